@@ -1,0 +1,29 @@
+"""kernelinf: what an infinitely wide network would do had it never seen some training points.
+
+Everything works through kernels: `gram` evaluates one, `fit` trains the dual coefficients, `remove`
+takes training points away (predicted or retrained), `influence` scores them all.
+"""
+
+from . import networks as networks
+from ._gram import Cross as Cross
+from ._gram import Gram as Gram
+from ._gram import gram as gram
+from ._influence import InfluenceMatrix as InfluenceMatrix
+from ._influence import influence as influence
+from ._kernels import from_stax as from_stax
+from ._kernels import linear as linear
+from ._kernels import rbf as rbf
+from ._neural_tangents import stax as stax
+from ._removal import Effect as Effect
+from ._removal import FirstOrder as FirstOrder
+from ._removal import NewtonStep as NewtonStep
+from ._removal import Removal as Removal
+from ._removal import Retrain as Retrain
+from ._removal import remove as remove
+from ._training import ClosedForm as ClosedForm
+from ._training import ConvergenceWarning as ConvergenceWarning
+from ._training import KernelGradientDescent as KernelGradientDescent
+from ._training import Model as Model
+from ._training import Newton as Newton
+from ._training import fit as fit
+from ._version import __version__ as __version__

@@ -1,0 +1,52 @@
+"""Where arrays live: NumPy on a CPU, JAX on an accelerator; float64 on both."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]  # or a float64 JAX array: both speak the array API
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_float64(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with JAX in float64, whatever the global setting, and restore the setting."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def namespace(array: Array) -> Any:
+    """Return the module whose functions act on `array`: numpy or jax.numpy."""
+    return array.__array_namespace__()
+
+
+def like(values: npt.ArrayLike, array: Array) -> Array:
+    """Put `values` in float64 where `array` lives."""
+    return namespace(array).asarray(values, dtype=np.float64)
+
+
+def local(array: Any) -> Array:
+    """Return a JAX array of a CPU as a NumPy view (no copy); leave any other array alone."""
+    if isinstance(array, jax.Array) and all(d.platform == "cpu" for d in array.devices()):
+        return np.asarray(array)
+    return array
+
+
+def to_numpy(array: Array) -> Array:
+    """Copy an array to the host when it is not there already."""
+    return np.asarray(array)
+
+
+def dot(a: Array, b: Array) -> Array:
+    """Inner products over points and outputs: (n, d, ...) and (n, d, ...) give (...)."""
+    return namespace(a).sum(a * b, axis=(0, 1))

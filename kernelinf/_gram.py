@@ -1,0 +1,404 @@
+"""The Gram matrix: planned, evaluated block by block, stored as Sigma with K = Sigma (x) I."""
+
+import functools
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+from tqdm.auto import tqdm
+
+from ._arrays import Array, in_float64, local, namespace, to_numpy
+from ._kernels import Kernel, check_inputs
+
+BLOCK_SIZE = 512  # rows; larger blocks fall out of cache, smaller ones pay for each call
+SAMPLE_ROWS = 16  # timed first, so that planning a slow kernel stays cheap
+SAMPLE_SECONDS = 0.05  # below this the sample is mostly overhead, and a whole block is timed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What evaluating a Gram matrix takes.
+
+    Attributes
+    ----------
+    entries
+        Numbers stored: n^2, or (n d)^2 for full blocks.
+    bytes
+        Memory of the finished matrix, 8 bytes an entry.
+    block_size
+        Rows and columns of one block.
+    blocks
+        Blocks evaluated; the mirror image of an off-diagonal block is copied.
+    seconds
+        Estimated time, from a timed sample on this machine, after compilation.
+    """
+
+    entries: int
+    bytes: int
+    block_size: int
+    blocks: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.entries:,} entries, {self.bytes / 1e9:.3g} GB, "
+            f"{self.blocks} blocks of {self.block_size} rows, about {self.seconds:.2g} s"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Cross:
+    """The kernel between t test points and the n training points, evaluated once for many uses.
+
+    Attributes
+    ----------
+    matrix
+        (t, n), or (t, d, n, d) for full blocks.
+    """
+
+    matrix: Array
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def __matmul__(self, v: Array) -> Array:
+        """Return K_tX v, (t, d, ...), for v of shape (n, d, ...)."""
+        return _product(self.matrix, v)
+
+    def pull_back(self, c: Array) -> Array:
+        """Return the stack K_Xt c_t, (n, d, t), of one row of c (t, d) at a time."""
+        subscripts = "tn,td->ndt" if self.matrix.ndim == 2 else "tand,ta->ndt"
+        return namespace(self.matrix).einsum(subscripts, self.matrix, c)
+
+    def rows(self, block: slice) -> "Cross":
+        """Return the kernel of some of the test points."""
+        return Cross(self.matrix[block])
+
+
+@dataclass(frozen=True, eq=False)
+class Gram:
+    """The kernel matrix of n training points. Made by `kernelinf.gram`.
+
+    The matrix is evaluated when it is first needed; until then only `plan` is known. `gram @ v`
+    is K v for v of shape (n, d, ...).
+
+    Attributes
+    ----------
+    n
+        Number of training points.
+    outputs
+        d of full (n, d, n, d) blocks; None when the kernel of one output, Sigma, serves all
+        outputs, K = Sigma (x) I_d for any d.
+    """
+
+    n: int
+    outputs: int | None = None
+    kernel: Kernel | None = None
+    x: npt.NDArray[Any] | None = None
+    block_size: int = BLOCK_SIZE
+    progress: bool = False
+    _given: Array | None = field(default=None, repr=False)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What evaluating the matrix takes (a `Plan`), known before it is allocated."""
+        entries = (self.n * (self.outputs or 1)) ** 2
+        if self._given is not None:
+            return Plan(entries, 8 * entries, self.n, 0, 0.0)
+        size, blocks = self._tiling
+        seconds = _sampled_seconds(self._kernel, self._points, size, self.n * (self.n + size) / 2)
+        return Plan(entries, 8 * entries, size, blocks * (blocks + 1) // 2, seconds)
+
+    @functools.cached_property
+    def matrix(self) -> Array:
+        """Sigma (n, n), symmetric bit for bit, or the full (n, d, n, d) blocks.
+
+        A float64 NumPy array on a CPU, a JAX array on an accelerator.
+
+        Raises
+        ------
+        FloatingPointError
+            The kernel returned NaN or infinite values; names the block.
+        """
+        if self._given is not None:
+            return self._given
+        return _place(_symmetric(self._kernel, self._points, *self._tiling, self.progress))
+
+    def __matmul__(self, v: Array) -> Array:
+        return _product(self.matrix, v)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "Gram":
+        """Return the Gram matrix of some of the points, (m,) indices, as a copy."""
+        xp = namespace(self.matrix)
+        columns_axis = self.matrix.ndim // 2
+        part = xp.take(xp.take(self.matrix, rows, axis=0), rows, axis=columns_axis)
+        return Gram(len(rows), self.outputs, _given=part)
+
+    def square(self) -> Array:
+        """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""
+        return _square(self.matrix)
+
+    @in_float64
+    def cross(self, x_test: npt.ArrayLike | Cross) -> Cross:
+        """Evaluate the kernel between test and training points.
+
+        Parameters
+        ----------
+        x_test
+            Test points (t, ...) of the training points' shape. For a precomputed Gram, the cross
+            kernel itself: (t, n), or (t, d, n, d). The result of an earlier call is passed through,
+            so what takes test points also takes `gram.cross(x_test)`, evaluated once.
+
+        Raises
+        ------
+        ValueError
+            Shapes do not fit the training points, or values are not finite.
+        """
+        if isinstance(x_test, Cross):
+            return self._checked_cross(x_test.matrix)
+        if self.kernel is None:
+            return self._checked_cross(_place(np.asarray(local(x_test), dtype=np.float64)))
+        points = check_inputs(x_test, "x_test")
+        if points.shape[1:] != self._points.shape[1:]:
+            raise ValueError(
+                f"`x_test` has points of shape {points.shape[1:]} but the training "
+                f"points have {self._points.shape[1:]}"
+            )
+        return Cross(_place(_rectangular(self.kernel, points, self._points, self._tiling[0])))
+
+    @property
+    def _kernel(self) -> Kernel:
+        assert self.kernel is not None
+        return self.kernel
+
+    @property
+    def _points(self) -> npt.NDArray[Any]:
+        assert self.x is not None
+        return self.x
+
+    @property
+    def _tiling(self) -> tuple[int, int]:
+        """Rows of a block and blocks a side, the blocks as equal as they can be."""
+        blocks = math.ceil(self.n / self.block_size)
+        return math.ceil(self.n / blocks), blocks
+
+    def _checked_cross(self, matrix: Array) -> Cross:
+        d = self.outputs
+        tail = (self.n,) if d is None else (d, self.n, d)
+        if matrix.ndim != len(tail) + 1 or matrix.shape[1:] != tail:
+            wanted = ", ".join(map(str, ("t", *tail)))
+            raise ValueError(
+                f"`x_test` has shape {matrix.shape}; this Gram takes the kernel between "
+                f"test and training points, shape ({wanted})"
+            )
+        if not bool(namespace(matrix).isfinite(matrix).all()):
+            raise ValueError("`x_test` (the cross kernel) holds NaN or infinite values")
+        return Cross(matrix)
+
+
+@in_float64
+def gram(
+    kernel: Kernel | npt.ArrayLike,
+    x: npt.ArrayLike | None = None,
+    *,
+    block_size: int | None = None,
+    progress: bool = False,
+) -> Gram:
+    """Plan the Gram matrix of a kernel on training points, or wrap a precomputed one.
+
+    Parameters
+    ----------
+    kernel
+        A kernel (`from_stax`, `linear`, `rbf`); or a matrix: Sigma (n, n), or full blocks
+        (n, d, n, d), symmetric and positive semidefinite.
+    x
+        Training points (n, ...), for a kernel. NumPy or JAX, any real dtype.
+    block_size
+        Rows of a block, from 1 to n; need not divide n. Peak memory is the matrix plus a few
+        blocks.
+    progress
+        Show a progress bar during evaluation.
+
+    Returns
+    -------
+    Gram
+        Evaluated when first used; `gram.plan` says beforehand what that takes.
+
+    Raises
+    ------
+    TypeError
+        `kernel` is neither a kernel nor a matrix.
+    ValueError
+        Points are not finite, or uint8 images; the matrix is not symmetric or not positive
+        semidefinite (the message has the eigenvalue).
+    """
+    if isinstance(kernel, Kernel):
+        if x is None:
+            raise ValueError("`x` is missing; pass the training points: ki.gram(kernel, x)")
+        points = check_inputs(x, "x")
+        _check_block_size(block_size)
+        size = min(block_size or BLOCK_SIZE, len(points))
+        return Gram(len(points), None, kernel, points, size, progress)
+    if callable(kernel) or isinstance(kernel, tuple):
+        raise TypeError(
+            f"`kernel` is a {type(kernel).__name__}; pass a kernel such as "
+            "ki.from_stax(network), ki.linear(), ki.rbf(1.0), or a matrix"
+        )
+    if x is not None:
+        raise ValueError("`x` was given with a precomputed matrix; pass the matrix alone")
+    matrix = _checked_matrix(kernel)
+    return Gram(len(matrix), None if matrix.ndim == 2 else matrix.shape[1], _given=matrix)
+
+
+def _check_block_size(block_size: int | None) -> None:
+    if block_size is not None and (not isinstance(block_size, int | np.integer) or block_size < 1):
+        raise ValueError(f"`block_size` is {block_size!r}; pass a positive number of rows")
+
+
+def _product(matrix: Array, v: Array) -> Array:
+    if matrix.ndim == 2:
+        return (matrix @ v.reshape(len(v), -1)).reshape(len(matrix), *v.shape[1:])
+    rows = matrix.shape[:2]
+    columns = v.reshape(math.prod(v.shape[:2]), -1)
+    return (matrix.reshape(math.prod(rows), -1) @ columns).reshape(*rows, *v.shape[2:])
+
+
+def _square(matrix: Array) -> Array:
+    side = math.prod(matrix.shape[: matrix.ndim // 2])
+    return matrix.reshape(side, side)
+
+
+def _place(matrix: npt.NDArray[np.float64]) -> Array:
+    """Put a host matrix where products with it run: a CPU's BLAS beats XLA's, so it stays."""
+    return matrix if jax.default_backend() == "cpu" else jax.device_put(matrix)
+
+
+def _symmetric(
+    kernel: Kernel, x: npt.NDArray[Any], size: int, blocks: int, progress: bool
+) -> npt.NDArray[np.float64]:
+    n = len(x)
+    matrix = np.empty((n, n))
+    starts = range(0, blocks * size, size)
+    pairs = [(i, j) for i in starts for j in starts if i <= j]
+    for i, j in tqdm(pairs, desc="Gram", unit="block", disable=not progress):
+        values = _block(kernel, x, i, x, j, size, size)
+        if i == j:
+            values = np.triu(values) + np.triu(values, 1).T
+        matrix[i : i + size, j : j + size] = values
+        matrix[j : j + size, i : i + size] = values.T
+    return matrix
+
+
+def _rectangular(
+    kernel: Kernel, rows: npt.NDArray[Any], columns: npt.NDArray[Any], size: int
+) -> npt.NDArray[np.float64]:
+    height = min(size, len(rows))
+    matrix = np.empty((len(rows), len(columns)))
+    for i in range(0, len(rows), height):
+        for j in range(0, len(columns), size):
+            block = _block(kernel, rows, i, columns, j, height, size)
+            matrix[i : i + height, j : j + size] = block
+    return matrix
+
+
+def _block(
+    kernel: Kernel,
+    rows: npt.NDArray[Any],
+    i: int,
+    columns: npt.NDArray[Any],
+    j: int,
+    height: int,
+    width: int,
+) -> npt.NDArray[np.float64]:
+    """Evaluate one block; a short last one is padded so that every block runs one program."""
+    above, left = _padded(rows, i, height), _padded(columns, j, width)
+    values = np.asarray(kernel.block(above, left))[: len(rows) - i, : len(columns) - j]
+    if not np.isfinite(values).all():
+        raise FloatingPointError(
+            f"the kernel is NaN or infinite in rows {i} to {i + len(values) - 1}, columns {j} to "
+            f"{j + values.shape[1] - 1}; scale the inputs, or lower w_std or the depth"
+        )
+    return values
+
+
+def _padded(x: npt.NDArray[Any], start: int, size: int) -> npt.NDArray[Any]:
+    part = x[start : start + size]
+    if len(part) == size:
+        return part
+    return np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
+
+
+def _sampled_seconds(kernel: Kernel, x: npt.NDArray[Any], size: int, pairs: float) -> float:
+    """Estimate the seconds that `pairs` kernel entries take, from a timed block."""
+    for rows in (min(SAMPLE_ROWS, size), size):
+        sample = x[:rows]
+        seconds = min(_timed(kernel, sample) for _ in range(2))  # the first one compiles
+        if seconds > SAMPLE_SECONDS:
+            break
+    return seconds * pairs / rows**2
+
+
+@in_float64
+def _timed(kernel: Kernel, sample: npt.NDArray[Any]) -> float:
+    start = time.perf_counter()
+    np.asarray(kernel.block(sample, sample))
+    return time.perf_counter() - start
+
+
+def _checked_matrix(given: Any) -> Array:
+    matrix = local(given)
+    if not hasattr(matrix, "dtype"):
+        matrix = np.asarray(matrix)
+    if matrix.dtype.kind not in "iuf":
+        raise TypeError(f"`kernel` has dtype {matrix.dtype}; pass a kernel or a real matrix")
+    _check_square(matrix.shape)
+    rounding = float(np.finfo(matrix.dtype if matrix.dtype.kind == "f" else np.float64).eps)
+    matrix = namespace(matrix).asarray(matrix, dtype=np.float64)
+    if not bool(namespace(matrix).isfinite(matrix).all()):
+        raise ValueError("`kernel` (a precomputed matrix) holds NaN or infinite values")
+    square = _symmetrised(_square(matrix), rounding)
+    _check_positive(to_numpy(square), rounding)
+    return square.reshape(matrix.shape)
+
+
+def _check_square(shape: tuple[int, ...]) -> None:
+    square = len(shape) == 2 and shape[0] == shape[1]
+    blocks = len(shape) == 4 and shape[:2] == shape[2:]
+    if not (square or blocks) or 0 in shape:
+        raise ValueError(
+            f"`kernel` has shape {shape}; a precomputed matrix is (n, n) or (n, d, n, d)"
+        )
+
+
+def _symmetrised(square: Array, rounding: float) -> Array:
+    xp = namespace(square)
+    difference, largest = float(xp.abs(square - square.T).max()), float(xp.abs(square).max())
+    if difference == 0:
+        return square
+    if difference > 100 * rounding * largest:
+        raise ValueError(
+            f"`kernel` (a precomputed matrix) is not symmetric: entries differ by up to "
+            f"{difference:.3g}; pass (matrix + matrix.T) / 2 if that is rounding"
+        )
+    return (square + square.T) / 2
+
+
+def _check_positive(square: npt.NDArray[np.float64], rounding: float) -> None:
+    # A Cholesky factor of the slightly shifted matrix exists exactly when no eigenvalue is
+    # more negative than rounding can make it, at an eighth of the cost of the eigenvalues.
+    slack = 10 * rounding * np.trace(square) + np.finfo(np.float64).tiny
+    try:
+        scipy.linalg.cholesky(
+            square + slack * np.eye(len(square)), overwrite_a=True, check_finite=False
+        )
+    except scipy.linalg.LinAlgError:
+        lowest = scipy.linalg.eigvalsh(square, subset_by_index=[0, 0])[0]
+        raise ValueError(
+            f"`kernel` (a precomputed matrix) is not positive semidefinite: its smallest eigenvalue "
+            f"is {lowest:.3g}; evaluate the kernel in float64, or add {-lowest:.3g} to its diagonal"
+        ) from None

@@ -1,0 +1,158 @@
+"""Losses of one point: value, gradient and a square root of the Hessian, in its outputs.
+
+Outputs are (n, d), or (n, d, s) for a stack of s problems: axis 1 always runs over the outputs.
+"""
+
+import abc
+from dataclasses import dataclass
+
+import numpy as np
+
+from ._arrays import Array, namespace
+
+
+@dataclass(frozen=True, eq=False)
+class HessianRoot:
+    """The block-diagonal L with W = L L^T, one block L_i = diag(scale_i) (I - u_i u_i^T) a point.
+
+    Every loss here has that shape, so L is applied in O(d) a point and W, which may be singular,
+    is never formed. Vectors are stacks (n, d, s).
+    """
+
+    scale: Array  # (n, 1 or d, 1 or s)
+    direction: Array | None = None  # u, (n, d, 1 or s); None stands for zero
+
+    def apply(self, v: Array) -> Array:
+        """Return L v."""
+        return self.scale * self._project(v)
+
+    def apply_transposed(self, v: Array) -> Array:
+        """Return L^T v."""
+        return self._project(self.scale * v)
+
+    def _project(self, v: Array) -> Array:
+        if self.direction is None:
+            return v
+        along = namespace(v).sum(self.direction * v, axis=1, keepdims=True)
+        return v - self.direction * along
+
+
+class Loss(abc.ABC):
+    """A convex loss of one point's outputs given its target."""
+
+    name: str
+    curvature: float  # the largest eigenvalue its Hessian can have
+    quadratic = False  # whether its Hessian is the identity everywhere
+
+    @abc.abstractmethod
+    def value(self, outputs: Array, targets: Array) -> Array:
+        """Return the loss of each point, (n,)."""
+
+    @abc.abstractmethod
+    def gradient(self, outputs: Array, targets: Array) -> Array:
+        """Return the derivative of each point's loss in its outputs, (n, d)."""
+
+    @abc.abstractmethod
+    def root(self, outputs: Array, weights: Array) -> HessianRoot:
+        """Return L of the Hessian of sum_i weights_i loss_i at `outputs`; weights are (n,)."""
+
+
+class SquaredLoss(Loss):
+    """1/2 ||f - y||^2, summed over the outputs."""
+
+    name, curvature, quadratic = "squared", 1.0, True
+
+    def value(self, outputs: Array, targets: Array) -> Array:
+        """Return the loss of each point, (n,)."""
+        return 0.5 * namespace(outputs).sum((outputs - targets) ** 2, axis=1)
+
+    def gradient(self, outputs: Array, targets: Array) -> Array:
+        """Return f - y, (n, d)."""
+        return outputs - targets
+
+    def root(self, outputs: Array, weights: Array) -> HessianRoot:
+        """Return L = sqrt(weights) I."""
+        return HessianRoot(_column(weights) ** 0.5)
+
+
+class CrossEntropyLoss(Loss):
+    """-log softmax(f)[label]; targets are one-hot rows, or rows of class probabilities."""
+
+    name, curvature = "cross_entropy", 0.5
+
+    def value(self, outputs: Array, targets: Array) -> Array:
+        """Return the loss of each point, (n,)."""
+        xp = namespace(outputs)
+        top = xp.max(outputs, axis=1, keepdims=True)
+        log_sum = xp.log(xp.sum(xp.exp(outputs - top), axis=1, keepdims=True)) + top
+        return xp.sum(targets * (log_sum - outputs), axis=1)
+
+    def gradient(self, outputs: Array, targets: Array) -> Array:
+        """Return softmax(f) - y, (n, d)."""
+        return softmax(outputs) - targets
+
+    def root(self, outputs: Array, weights: Array) -> HessianRoot:
+        """Return L = sqrt(weights) diag(sqrt p) (I - sqrt(p) sqrt(p)^T), p = softmax(f)."""
+        direction = softmax(outputs)[:, :, None] ** 0.5
+        return HessianRoot(_column(weights) ** 0.5 * direction, direction)
+
+
+class LogisticLoss(Loss):
+    """log(1 + exp(-y f)) of a single output; targets are -1 and +1."""
+
+    name, curvature = "logistic", 0.25
+
+    def value(self, outputs: Array, targets: Array) -> Array:
+        """Return the loss of each point, (n,)."""
+        return namespace(outputs).logaddexp(0.0, -targets * outputs)[:, 0]
+
+    def gradient(self, outputs: Array, targets: Array) -> Array:
+        """Return -y sigmoid(-y f), (n, 1)."""
+        return -targets * _sigmoid(-targets * outputs)
+
+    def root(self, outputs: Array, weights: Array) -> HessianRoot:
+        """Return L = sqrt(weights sigmoid(f) sigmoid(-f))."""
+        slope = _sigmoid(outputs) * _sigmoid(-outputs)
+        return HessianRoot((_column(weights) * slope[:, :, None]) ** 0.5)
+
+
+def softmax(outputs: Array) -> Array:
+    """Return class probabilities along axis 1."""
+    xp = namespace(outputs)
+    odds = xp.exp(outputs - xp.max(outputs, axis=1, keepdims=True))
+    return odds / xp.sum(odds, axis=1, keepdims=True)
+
+
+def _sigmoid(margin: Array) -> Array:
+    # exp(-log(1 + exp(-m))) neither overflows nor loses the small tail
+    xp = namespace(margin)
+    return xp.exp(-xp.logaddexp(0.0, -margin))
+
+
+def _column(weights: Array) -> Array:
+    return weights[:, None, None]
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss for loss in (SquaredLoss(), CrossEntropyLoss(), LogisticLoss())
+}
+
+
+def named(loss: str) -> Loss:
+    """Look a loss up by name.
+
+    Raises
+    ------
+    ValueError
+        `loss` is none of the known names.
+    """
+    if loss not in LOSSES:
+        raise ValueError(f"`loss` is {loss!r}; pass one of {', '.join(map(repr, LOSSES))}")
+    return LOSSES[loss]
+
+
+def accuracy(outputs: Array, targets: Array) -> float:
+    """Return the share of points whose largest output (or sign, for one output) is their label."""
+    if outputs.shape[1] == 1:
+        return float(np.mean(np.sign(outputs) == np.sign(targets)))
+    return float(np.mean(np.argmax(outputs, axis=1) == np.argmax(targets, axis=1)))

@@ -1,0 +1,221 @@
+"""The one linear system of the library, (rho I + W K) x = b, and its solvers.
+
+W is the block-diagonal Hessian of the loss, W = L L^T. The square-root form
+
+    x = (b - L z) / rho,    A z = L^T K b,    A = rho I + L^T K L
+
+is symmetric positive definite whatever the ranks of K and W (the identity behind Rasmussen &
+Williams 2006, Eq. 3.27), and its condition number is at most 1 + curvature lambda_max(K) / rho.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.scipy.linalg
+import numpy as np
+import scipy.linalg
+
+from ._arrays import Array, dot, namespace
+from ._gram import Gram
+from ._losses import HessianRoot
+
+TOLERANCE = 1e-12  # relative residual of a solve meant to be exact
+MAX_ROUNDS = 6
+MAX_ITERATIONS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A solution of the system and how good it is.
+
+    Attributes
+    ----------
+    x
+        The shape of the right-hand side, (n, d) or (n, d, s).
+    product
+        K x, same shape.
+    residual
+        Relative residual ||b - (rho I + W K) x|| / ||b||, recomputed from x; the worst of a stack.
+    iterations
+        Conjugate gradient iterations, zero for a direct solve.
+    """
+
+    x: Array
+    product: Array
+    residual: float
+    iterations: int
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """(rho I + W K) x = b with W = L L^T.
+
+    Attributes
+    ----------
+    gram
+        K.
+    root
+        L.
+    rho
+        The ridge, positive.
+    direct
+        Factorise A (Cholesky) instead of iterating; needs W equal for all outputs of a point.
+    """
+
+    gram: Gram
+    root: HessianRoot
+    rho: float
+    direct: bool
+
+    def solve(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
+        """Solve for one right-hand side (n, d) or a stack (n, d, s), refining until it is exact.
+
+        The true residual is recomputed after every round, so that rounding in a badly conditioned
+        system is repaired by the next one, and what cannot be repaired is reported.
+        """
+        target = as_stack(b)
+        x, product, iterations = 0 * target, 0 * target, 0
+        remainder, residual = target, 1.0
+        for _ in range(MAX_ROUNDS):
+            step, used = self.correction(
+                remainder, self.gram @ remainder, 0.1 * tolerance / residual
+            )
+            trial = x + step
+            trial_product = self.gram @ trial
+            trial_remainder = target - self.rho * trial - self._hessian(trial_product)
+            iterations += used
+            previous, new = residual, _relative(trial_remainder, target)
+            if new < previous:
+                x, product, remainder, residual = trial, trial_product, trial_remainder, new
+            if new <= tolerance or new > 0.1 * previous:
+                break
+        return Solution(x.reshape(b.shape), product.reshape(b.shape), residual, iterations)
+
+    def solve_transposed(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
+        """Solve (rho I + K W) u = b for a stack (n, d, s) whose columns lie in the range of K.
+
+        `Solution.product` is W u here.
+        """
+        u, residual, iterations, remainder = 0 * b, 1.0, 0, b
+        product = u
+        for _ in range(MAX_ROUNDS):
+            z, used = self._inverse(
+                self.root.apply_transposed(remainder), 0.1 * tolerance / residual
+            )
+            trial = u + (remainder - self.gram @ self.root.apply(z)) / self.rho
+            trial_product = self._hessian(trial)
+            trial_remainder = b - self.rho * trial - self.gram @ trial_product
+            iterations += used
+            previous, new = residual, _relative(trial_remainder, b)
+            if new < previous:
+                u, product, remainder, residual = trial, trial_product, trial_remainder, new
+            if new <= tolerance or new > 0.1 * previous:
+                break
+        return Solution(u, product, residual, iterations)
+
+    def correction(self, b: Array, product: Array, reduction: float) -> tuple[Array, int]:
+        """Solve once, to a residual whose K-norm is `reduction` times that of b.
+
+        The K-norm sqrt(r^T K r) is the norm of the gradient in parameter space, so a Newton step
+        is solved no further than the progress it can make.
+
+        Parameters
+        ----------
+        b, product
+            Right-hand side and K times it, (n, d, s).
+
+        Returns
+        -------
+        The approximate solution (n, d, s) and the iterations used.
+        """
+        reference = _root_of(dot(b, product))
+        z, used = self._inverse(self.root.apply_transposed(product), reduction, reference)
+        return (b - self.root.apply(z)) / self.rho, used
+
+    def _inverse(
+        self, b: Array, reduction: float, reference: Array | None = None
+    ) -> tuple[Array, int]:
+        """Return A^-1 b."""
+        if self.direct:
+            return _factor_solve(self._factor, b), 0
+        return conjugate_gradients(self._operator, b, self.rho, reduction, reference)
+
+    def _operator(self, v: Array) -> Array:
+        return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
+
+    def _hessian(self, v: Array) -> Array:
+        return self.root.apply(self.root.apply_transposed(v))
+
+    @functools.cached_property
+    def _factor(self) -> Any:
+        square = self.gram.square()
+        xp = namespace(square)
+        scale = self.root.scale[:, 0, 0]
+        if self.gram.outputs is not None:
+            scale = xp.repeat(scale, self.gram.outputs)
+        matrix = scale[:, None] * square * scale + self.rho * xp.eye(len(scale))
+        if xp is np:
+            return scipy.linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        return jax.scipy.linalg.cho_factor(matrix, lower=True)
+
+
+def conjugate_gradients(
+    operator: Callable[[Array], Array],
+    b: Array,
+    rho: float,
+    reduction: float,
+    reference: Array | None,
+) -> tuple[Array, int]:
+    """Solve A x = b, A = rho I + B with B = L^T K L, for a stack (n, d, s), one step size each.
+
+    Stops when sqrt(r^T B r) / rho, the K-norm of the residual that r leaves in the system that A
+    comes from, is at most `reduction` times `reference` (s,), or times its first value if that is
+    None. It costs no product: successive residuals r = p - beta p' of conjugate directions have
+    r^T A r = p^T A p + beta^2 p'^T A p'.
+
+    SciPy's solver takes one vector and stops on ||r||, which undersolves small eigenvalues: with it
+    the outer Newton iteration can stall.
+    """
+    xp = namespace(b)
+    x, r, p = 0 * b, b, b
+    squared, beta, before = dot(r, r), 0.0, 0.0
+    active = squared > 0
+    target = None if reference is None else reduction * reference
+    iteration = 0
+    while iteration < MAX_ITERATIONS and bool(xp.any(active)):
+        product = operator(p)
+        curvature = dot(p, product)
+        norm = _root_of(curvature + beta**2 * before - rho * squared) / rho
+        target = reduction * norm if target is None else target
+        step = xp.where(active, squared / xp.where(active, curvature, 1.0), 0.0)
+        x, r = x + step * p, r - step * product
+        new = dot(r, r)
+        active = active & (norm > target) & (new > 0)
+        beta = xp.where(active, new / xp.where(active, squared, 1.0), 0.0)
+        p, squared, before = r + beta * p, new, curvature
+        iteration += 1
+    return x, iteration
+
+
+def as_stack(v: Array) -> Array:
+    """Give (n, d) a trailing axis; leave a stack (n, d, s) alone."""
+    return v if v.ndim == 3 else v[:, :, None]
+
+
+def _root_of(squares: Array) -> Array:
+    return namespace(squares).sqrt(namespace(squares).maximum(squares, 0.0))
+
+
+def _relative(remainder: Array, b: Array) -> float:
+    xp = namespace(b)
+    size = xp.sqrt(dot(b, b))
+    return float(xp.max(xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)))
+
+
+def _factor_solve(factor: Any, b: Array) -> Array:
+    columns = b.reshape(factor[0].shape[0], -1)
+    if namespace(b) is np:
+        return scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(b.shape)
+    return jax.scipy.linalg.cho_solve(factor, columns).reshape(b.shape)

@@ -1,0 +1,105 @@
+"""The regularised risk that training minimises, in dual form."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ._arrays import Array, dot, like, namespace
+from ._gram import Gram
+from ._losses import Loss
+from ._newton import System
+
+RegScale = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Weighted risk of a model f = offset + K alpha with ||theta - theta'||^2 = alpha^T K alpha.
+
+    "mean": sum_i v_i loss_i / sum_i v_i + reg/2 ||theta - theta'||^2, so that the ridge
+    rho = reg sum_i v_i shrinks with every point removed. "sum": sum_i v_i loss_i +
+    reg/2 ||theta - theta'||^2 with rho = reg. A point is removed by giving it weight zero.
+
+    Attributes
+    ----------
+    gram
+        K of all n points.
+    targets, offset
+        (n, d).
+    weights
+        v, (n,), non-negative.
+    """
+
+    gram: Gram
+    targets: Array
+    loss: Loss
+    reg: float
+    reg_scale: RegScale
+    offset: Array
+    weights: Array
+
+    @property
+    def total(self) -> float:
+        """Total weight: the number of points, unless they are weighted."""
+        return float(self.weights.sum())
+
+    @property
+    def rho(self) -> float:
+        """The ridge of the dual system."""
+        return self.reg * self.total if self.reg_scale == "mean" else self.reg
+
+    @property
+    def scale(self) -> float:
+        """What the summed losses are multiplied by in the risk."""
+        return 1 / self.total if self.reg_scale == "mean" else 1.0
+
+    def outputs(self, alpha: Array) -> Array:
+        """Return f at the training points, (n, d)."""
+        return self.offset + self.gram @ alpha
+
+    def residual(self, alpha: Array, outputs: Array) -> Array:
+        """Return rho alpha + v g, (n, d): zero exactly when alpha is trained (if K has full rank)."""
+        gradient = self.loss.gradient(outputs, self.targets)
+        return self.rho * alpha + self.weights[:, None] * gradient
+
+    def gradient_norm(self, residual: Array, product: Array | None = None) -> float:
+        """Return the norm of the risk's gradient in parameter space from the residual r.
+
+        It is `scale` sqrt(r^T K r), exact at any width; pass `product` = K r if it is known.
+        """
+        product = self.gram @ residual if product is None else product
+        return self.scale * math.sqrt(max(float(dot(residual, product)), 0.0))
+
+    def risk(self, alpha: Array, outputs: Array) -> float:
+        """Return the regularised risk."""
+        losses = self.loss.value(outputs, self.targets)
+        penalty = float(dot(alpha, outputs - self.offset)) / 2
+        return self.scale * (float((self.weights * losses).sum()) + self.rho * penalty)
+
+    def system(self, outputs: Array) -> System:
+        """Return the linear system of a Newton step from these outputs."""
+        root = self.loss.root(outputs, self.weights)
+        return System(self.gram, root, self.rho, direct=self.loss.quadratic)
+
+    def without(self, forget: npt.NDArray[np.intp]) -> "Problem":
+        """Return the problem with weight zero on some points."""
+        keep = np.ones(self.gram.n)
+        keep[forget] = 0.0
+        return replace(self, weights=self.weights * like(keep, self.weights))
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "Problem":
+        """Return the problem of some of the points alone, (m,) indices, as a copy."""
+
+        def pick(array: Any) -> Array:
+            return namespace(array).take(array, rows, axis=0)
+
+        return replace(
+            self,
+            gram=self.gram.take(rows),
+            targets=pick(self.targets),
+            offset=pick(self.offset),
+            weights=pick(self.weights),
+        )

@@ -1,0 +1,514 @@
+"""Training: the dual coefficients that minimise the risk, by Newton, gradient descent or at once."""
+
+import abc
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.optimize
+import scipy.sparse.linalg
+from tqdm.auto import tqdm
+
+from ._arrays import Array, dot, in_float64, like, local, namespace, to_numpy
+from ._gram import Cross, Gram
+from ._losses import named
+from ._newton import as_stack
+from ._problem import Problem, RegScale
+from ._targets import encode, encode_test
+
+Offset = npt.ArrayLike | Callable[[Any], npt.ArrayLike]
+
+LOOSEST_SOLVE = 0.1  # relative accuracy of an early Newton step's solve
+STALL_STEPS = 5  # Newton steps within which the gradient norm must halve
+
+
+class ConvergenceWarning(UserWarning):
+    """Training or a solve ended before it reached its tolerance."""
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """The course of training, one entry a step and one before the first.
+
+    Attributes
+    ----------
+    risk
+        Regularised risk.
+    gradient_norm
+        Norm of its gradient in parameter space.
+    products
+        Products with K taken so far: the cost of training in one unit for every solver.
+    """
+
+    risk: Array
+    gradient_norm: Array
+    products: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.risk) - 1
+
+    def __repr__(self) -> str:
+        return (
+            f"History({len(self)} steps, {self.products[-1]} products with K, gradient norm "
+            f"{self.gradient_norm[0]:.1e} -> {self.gradient_norm[-1]:.1e})"
+        )
+
+
+@dataclass
+class _Recorder:
+    """Collects a history and draws the progress bar."""
+
+    progress: bool
+    total: int | None
+    rows: list[tuple[float, float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.bar = tqdm(total=self.total, desc="Training", unit="step", disable=not self.progress)
+
+    def add(self, risk: float, norm: float, products: int) -> None:
+        if self.rows:
+            self.bar.update()
+        self.bar.set_postfix_str(f"gradient norm {norm:.1e}", refresh=False)
+        self.rows.append((risk, norm, products))
+
+    def history(self) -> History:
+        self.bar.close()
+        risk, norm, products = zip(*self.rows, strict=True)
+        return History(np.array(risk), np.array(norm), np.array(products))
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a solver returns: coefficients (n, d), their outputs, and how it went."""
+
+    alpha: Array
+    outputs: Array
+    converged: bool
+    history: History
+
+
+class Solver(abc.ABC):
+    """A way of minimising the risk."""
+
+    @abc.abstractmethod
+    def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
+        """Train from the coefficients `start`, (n, d)."""
+
+
+@dataclass(frozen=True)
+class Newton(Solver):
+    """Inexact Newton iteration with a line search; one step suffices for the squared loss.
+
+    Each step solves (rho I + W K) d = -(rho alpha + g) only as far as the step can help
+    (Eisenstat & Walker 1996, choice 2).
+
+    Attributes
+    ----------
+    tol
+        Gradient norm in parameter space at which to stop.
+    max_steps
+        Newton steps at most.
+    """
+
+    tol: float = 1e-11
+    max_steps: int = 100
+
+    def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
+        """Train from the coefficients `start`, (n, d)."""
+        alpha, outputs = start, problem.outputs(start)
+        forcing, products = LOOSEST_SOLVE, 1
+        recorder = _Recorder(progress, None)
+        while True:
+            b = -problem.residual(alpha, outputs)
+            product = problem.gram @ b
+            norm = problem.gradient_norm(b, product)
+            products += 1
+            norms = [row[1] for row in recorder.rows]
+            recorder.add(problem.risk(alpha, outputs), norm, products)
+            if norm <= self.tol or len(norms) >= self.max_steps or _stalled(norms, norm):
+                break
+            if norms:
+                forcing = min(LOOSEST_SOLVE, 0.9 * (norm / norms[-1]) ** 2)
+            system = problem.system(outputs)
+            accuracy = max(forcing, 0.3 * self.tol / norm)
+            step, used = system.correction(as_stack(b), as_stack(product), accuracy)
+            step = step[:, :, 0]
+            change = problem.gram @ step
+            products += used + 1
+            length = _line_search(problem, alpha, outputs, step, change)
+            alpha = alpha + length * step
+            outputs = outputs + length * change
+        # the updates of the outputs gather rounding: return those of alpha itself
+        return Trained(alpha, problem.outputs(alpha), norm <= self.tol, recorder.history())
+
+
+@dataclass(frozen=True)
+class KernelGradientDescent(Solver):
+    """Gradient descent in function space, tracked through alpha, so that it can be stopped early.
+
+    alpha <- alpha + velocity, velocity <- momentum velocity - step_size scale (rho alpha + g):
+    gradient descent on the parameters of the linearised network (Sun & Valaee 2026, Eq. 14).
+
+    Attributes
+    ----------
+    steps
+        Steps, or the most steps when `tol` is given.
+    step_size
+        The learning rate. None takes 2 / (L + reg), L the largest curvature of the risk: stable,
+        and the fastest fixed rate for a quadratic risk.
+    momentum
+        Share of the last step that is added to the next, in [0, 1).
+    tol
+        Gradient norm at which to stop early.
+    """
+
+    steps: int
+    step_size: float | None = None
+    momentum: float = 0.0
+    tol: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"`steps` is {self.steps}; pass zero or more")
+        if self.step_size is not None and not self.step_size > 0:
+            raise ValueError(f"`step_size` is {self.step_size}; pass a positive number, or None")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"`momentum` is {self.momentum}; pass a number in [0, 1)")
+
+    def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
+        """Train from the coefficients `start`, (n, d)."""
+        rate = self._rate(problem)
+        alpha, outputs = start, problem.outputs(start)
+        velocity, drift = 0 * alpha, 0 * outputs
+        recorder = _Recorder(progress, self.steps)
+        for step in range(self.steps + 1):
+            residual = problem.residual(alpha, outputs)
+            product = problem.gram @ residual
+            norm = problem.gradient_norm(residual, product)
+            recorder.add(problem.risk(alpha, outputs), norm, step + 2)
+            _check_finite(norm, rate)
+            if step == self.steps or (self.tol is not None and norm <= self.tol):
+                break
+            velocity = self.momentum * velocity - rate * residual
+            drift = self.momentum * drift - rate * product
+            alpha, outputs = alpha + velocity, outputs + drift
+        converged = self.tol is None or norm <= self.tol
+        return Trained(alpha, problem.outputs(alpha), converged, recorder.history())
+
+    def _rate(self, problem: Problem) -> float:
+        """Return the factor of the residual rho alpha + g in a step."""
+        if self.step_size is not None:
+            return self.step_size * problem.scale
+        return 2 / (largest_curvature(problem) + problem.rho)
+
+
+@dataclass(frozen=True)
+class ClosedForm(Solver):
+    """The solution of the squared loss from one Cholesky factorisation, alpha = (rho I + K)^-1 (y - f0)."""
+
+    def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
+        """Train; `start` does not matter."""
+        if not problem.loss.quadratic:
+            raise ValueError(
+                f"`solver` is ClosedForm but the loss is {problem.loss.name!r}; it solves "
+                "the squared loss alone, pass ki.Newton()"
+            )
+        zero = 0 * start
+        solution = problem.system(problem.offset).solve(-problem.residual(zero, problem.offset))
+        alpha, outputs = solution.x, problem.offset + solution.product
+        recorder = _Recorder(progress, 1)
+        for step, (a, f) in enumerate([(zero, problem.offset), (alpha, outputs)]):
+            norm = problem.gradient_norm(problem.residual(a, f))
+            recorder.add(problem.risk(a, f), norm, 3 * step)
+        return Trained(
+            alpha, outputs, bool(solution.residual <= rounding(problem)), recorder.history()
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained kernel model f(x) = f0(x) + k(x, X) alpha. Made by `kernelinf.fit`.
+
+    Attributes
+    ----------
+    problem
+        What it minimises: Gram, targets, loss, ridge, weights.
+    gradient_norm
+        Norm of the regularised risk's gradient in parameter space.
+    converged
+        Whether the solver reached its tolerance.
+    history
+        Risk, gradient norm and cost by step.
+    classes
+        Labels in the order of the output columns; None for real targets. For the logistic loss the
+        two labels that stand for -1 and +1.
+    """
+
+    problem: Problem = field(repr=False)
+    _alpha: Array = field(repr=False)
+    _outputs: Array = field(repr=False)
+    gradient_norm: float
+    converged: bool
+    history: History
+    classes: npt.NDArray[Any] | None
+    offset: Callable[[Any], npt.ArrayLike] | None = field(default=None, repr=False)
+
+    @functools.cached_property
+    def alpha(self) -> Array:
+        """Dual coefficients, (n, d) NumPy float64."""
+        return to_numpy(self._alpha)
+
+    @functools.cached_property
+    def outputs(self) -> Array:
+        """Outputs at the training points, (n, d) NumPy float64."""
+        return to_numpy(self._outputs)
+
+    @property
+    def gram(self) -> Gram:
+        """The Gram matrix of the training points."""
+        return self.problem.gram
+
+    @in_float64
+    def predict(
+        self, x_test: npt.ArrayLike | Cross, *, offset: npt.ArrayLike | None = None
+    ) -> Array:
+        """Return the outputs at test points.
+
+        Parameters
+        ----------
+        x_test
+            Test points (t, ...), a `gram.cross(x_test)`, or the (t, n) cross kernel when the Gram
+            is precomputed.
+        offset
+            Initial outputs f0 at the test points, (t,) or (t, d); needed exactly when the model was
+            fitted with an array of offsets.
+
+        Returns
+        -------
+        (t, d) NumPy float64.
+        """
+        cross = self.gram.cross(x_test)
+        return to_numpy(self.test_offset(x_test, len(cross), offset) + cross @ self._alpha)
+
+    def test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
+        """Return f0 at the test points, (t, d)."""
+        d = self.problem.targets.shape[1]
+        if offset is None and self.offset is not None:
+            if isinstance(x_test, Cross):
+                raise ValueError(
+                    "`offset` is missing; with a ready cross kernel pass the initial "
+                    "outputs at the test points"
+                )
+            offset = self.offset(x_test)
+        if offset is None and bool((self.problem.offset != 0).any()):
+            raise ValueError(
+                "`offset` is missing; the model was fitted with initial outputs, so pass "
+                "those at the test points"
+            )
+        return _offset_array(offset, (t, d), self.problem.targets)
+
+    def test_targets(self, y_test: npt.ArrayLike, t: int) -> Array:
+        """Return test labels as targets (t, d)."""
+        d = self.problem.targets.shape[1]
+        encoded = encode_test(y_test, self.classes, self.problem.loss.name, (t, d))
+        return like(encoded, self._alpha)
+
+
+@in_float64
+def fit(
+    gram: Gram,
+    y: npt.ArrayLike,
+    *,
+    loss: str = "cross_entropy",
+    reg: float = 1e-2,
+    solver: Solver | None = None,
+    offset: Offset | None = None,
+    reg_scale: RegScale = "mean",
+    progress: bool = False,
+) -> Model:
+    """Train a kernel model.
+
+    Parameters
+    ----------
+    gram
+        Gram matrix of the n training points, from `kernelinf.gram`.
+    y
+        Labels (n,): integers, strings; one-hot (n, d); or real (n,) or (n, d) for the squared loss.
+        With the squared loss integer labels are classes (one output each): pass floats to regress
+        on whole numbers.
+    loss
+        "squared" (1/2 ||f - y||^2 a point), "cross_entropy", or "logistic" (two classes, one output).
+    reg
+        The coefficient lambda of reg/2 ||theta - theta'||^2, positive.
+    solver
+        `Newton()` (the default), `KernelGradientDescent(steps)` or `ClosedForm()`.
+    offset
+        Initial outputs f0: an array (n,) or (n, d), or a function from points to such an array.
+        Zero by default.
+    reg_scale
+        "mean": reg goes with the mean loss, so that the ridge is rho = reg n. "sum": it goes with
+        the sum of the losses, rho = reg, as in kernel ridge regression.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ValueError
+        Labels do not fit the points or the loss; `reg` is not positive.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The solver stopped short of its tolerance.
+    """
+    problem, classes, function = _posed(gram, y, loss, reg, offset, reg_scale)
+    solver = Newton() if solver is None else solver
+    if not isinstance(solver, Solver):
+        raise TypeError(
+            f"`solver` is {solver!r}; pass ki.Newton(), ki.KernelGradientDescent(steps) or "
+            "ki.ClosedForm()"
+        )
+    trained = solver.train(problem, 0 * problem.targets, progress)
+    return model_of(problem, trained, classes, function)
+
+
+def model_of(
+    problem: Problem,
+    trained: Trained,
+    classes: npt.NDArray[Any] | None,
+    offset: Callable[[Any], npt.ArrayLike] | None,
+) -> Model:
+    """Wrap what a solver returned, and warn when it did not converge."""
+    norm = problem.gradient_norm(problem.residual(trained.alpha, trained.outputs))
+    if not trained.converged:
+        warnings.warn(
+            f"training stopped at gradient norm {norm:.1e} after {len(trained.history)} steps, "
+            "short of its tolerance; raise `reg`, allow more steps, or loosen `tol`",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return Model(
+        problem,
+        trained.alpha,
+        trained.outputs,
+        norm,
+        trained.converged,
+        trained.history,
+        classes,
+        offset,
+    )
+
+
+def largest_curvature(problem: Problem) -> float:
+    """Return a bound on the largest eigenvalue of rho I + W K, that of the risk's Hessian over `scale`.
+
+    The largest eigenvalue of K comes from ARPACK, to 1e-3, and is rounded up.
+    """
+    side = problem.gram.n * (problem.gram.outputs or 1)
+    weight = float(problem.weights.max())
+    top = 1.001 * _largest_eigenvalue(problem.gram, side)
+    return problem.rho + problem.loss.curvature * weight * top
+
+
+def _largest_eigenvalue(gram: Gram, side: int) -> float:
+    if side < 4:  # too small for ARPACK
+        return float(np.linalg.eigvalsh(to_numpy(gram.square()))[-1])
+    square = gram.square()
+
+    def product(v: Array) -> Array:
+        return to_numpy(square @ like(v, square))
+
+    operator = scipy.sparse.linalg.LinearOperator((side, side), matvec=product, dtype=np.float64)
+    start = np.random.default_rng(0).normal(size=side)
+    return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-3, v0=start)[0][0])
+
+
+def _posed(
+    gram: Gram, y: npt.ArrayLike, loss: str, reg: float, offset: Offset | None, reg_scale: RegScale
+) -> tuple[Problem, Any, Any]:
+    """Check the arguments of `fit`, all before the Gram matrix is evaluated."""
+    if not isinstance(gram, Gram):
+        raise TypeError(
+            f"`gram` is a {type(gram).__name__}; pass ki.gram(kernel, x) or ki.gram(matrix)"
+        )
+    if not (np.isscalar(reg) and np.isfinite(reg) and reg > 0):
+        raise ValueError(f"`reg` is {reg!r}; pass a positive number")
+    if reg_scale not in ("mean", "sum"):
+        raise ValueError(f"`reg_scale` is {reg_scale!r}; pass 'mean' or 'sum'")
+    kind = named(loss)
+    targets = encode(y, loss, gram.n)
+    d = targets.values.shape[1]
+    if gram.outputs not in (None, d):
+        raise ValueError(f"`y` gives {d} outputs but the Gram has blocks of {gram.outputs}")
+    function = offset if callable(offset) else None
+    initial = function(gram.x) if function is not None else offset
+    initial = _offset_array(initial, targets.values.shape, targets.values)
+    values = like(targets.values, gram.matrix)
+    problem = Problem(
+        gram,
+        values,
+        kind,
+        float(reg),
+        reg_scale,
+        like(initial, values),
+        like(np.ones(gram.n), values),
+    )
+    return problem, targets.classes, function
+
+
+def _offset_array(offset: Any, shape: tuple[int, ...], where: Array) -> Array:
+    if offset is None:
+        return like(np.zeros(shape), where)
+    values = np.asarray(local(offset), dtype=np.float64)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.shape != shape:
+        raise ValueError(f"`offset` has shape {values.shape}; pass the initial outputs, {shape}")
+    if not np.isfinite(values).all():
+        raise ValueError("`offset` holds NaN or infinite values")
+    return like(values, where)
+
+
+def _line_search(
+    problem: Problem, alpha: Array, outputs: Array, step: Array, change: Array
+) -> float:
+    """Return the step length: 1 unless the risk rises there, then the minimum along the line.
+
+    The risk's derivative along the line costs O(n d) once K times the step is known, and unlike the
+    risk itself it keeps its digits near the minimum.
+    """
+
+    def slope(length: float) -> float:
+        residual = problem.residual(alpha + length * step, outputs + length * change)
+        return float(dot(residual, change))
+
+    start = slope(0.0)
+    if start >= 0 or slope(1.0) <= -0.1 * start:
+        return 1.0
+    return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-3)
+
+
+def _stalled(norms: list[float], norm: float) -> bool:
+    return len(norms) >= STALL_STEPS and norm > 0.5 * min(norms[-STALL_STEPS:])
+
+
+def _check_finite(norm: float, rate: float) -> None:
+    if not np.isfinite(norm):
+        raise FloatingPointError(
+            f"gradient descent diverged (rate {rate:.3g} on the residual); "
+            "lower `step_size`, or pass None for a stable one"
+        )
+
+
+def rounding(problem: Problem) -> float:
+    """Return the relative residual that rounding allows in the system of this problem."""
+    square = problem.gram.square()
+    largest = float(namespace(square).diagonal(square).sum())
+    return max(1e-12, 8 * np.finfo(np.float64).eps * (1 + largest / problem.rho))

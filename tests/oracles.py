@@ -1,0 +1,285 @@
+"""Dense float64 references that share no code with the library.
+
+Everything here is in parameter space: a model is ``f = offset + J theta`` with a Jacobian ``J`` of
+shape (n, d, q), and its kernel is ``K = J J^T``. The library never forms ``theta``, so agreement
+between the two is evidence and not repetition.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+# --- losses: per-point value (n,), gradient (n, d), Hessian (n, d, d) --------------------------
+
+
+def squared_value(outputs, targets):
+    return 0.5 * np.sum((outputs - targets) ** 2, axis=1)
+
+
+def squared_gradient(outputs, targets):
+    return outputs - targets
+
+
+def squared_hessian(outputs, targets):
+    return np.tile(np.eye(outputs.shape[1]), (len(outputs), 1, 1))
+
+
+def cross_entropy_value(outputs, targets):
+    return logsumexp(outputs, axis=1) - np.sum(targets * outputs, axis=1)
+
+
+def cross_entropy_gradient(outputs, targets):
+    return softmax(outputs, axis=1) - targets
+
+
+def cross_entropy_hessian(outputs, targets):
+    p = softmax(outputs, axis=1)
+    return np.stack([np.diag(row) - np.outer(row, row) for row in p])
+
+
+def logistic_value(outputs, targets):
+    return np.logaddexp(0.0, -targets * outputs)[:, 0]
+
+
+def logistic_gradient(outputs, targets):
+    return -targets * expit(-targets * outputs)
+
+
+def logistic_hessian(outputs, targets):
+    return (expit(outputs) * expit(-outputs))[:, :, None]
+
+
+VALUE = {
+    "squared": squared_value,
+    "cross_entropy": cross_entropy_value,
+    "logistic": logistic_value,
+}
+GRADIENT = {
+    "squared": squared_gradient,
+    "cross_entropy": cross_entropy_gradient,
+    "logistic": logistic_gradient,
+}
+HESSIAN = {
+    "squared": squared_hessian,
+    "cross_entropy": cross_entropy_hessian,
+    "logistic": logistic_hessian,
+}
+
+
+# --- features ----------------------------------------------------------------------------------
+
+
+def jacobian_of_features(features, d):
+    """(n, p) features of one output, shared by d outputs: (n, d, p d), so that K = Sigma (x) I."""
+    n, p = features.shape
+    return np.einsum("np,ce->ncpe", features, np.eye(d)).reshape(n, d, p * d)
+
+
+def features_of(matrix):
+    """Features of a symmetric positive semidefinite matrix: ``features @ features.T == matrix``."""
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.clip(values, 0.0, None))
+
+
+def kernel_blocks(first, second):
+    """(n1, d, n2, d) kernel of two Jacobians."""
+    return np.einsum("icq,jeq->icje", first, second)
+
+
+# --- the model in parameter space --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Primal:
+    """sum_i v_i loss_i + rho/2 ||theta||^2 with rho = reg sum(v) ("mean") or reg ("sum")."""
+
+    jacobian: np.ndarray
+    targets: np.ndarray
+    loss: str
+    reg: float
+    reg_scale: str = "mean"
+    offset: np.ndarray | None = None
+
+    @property
+    def n(self):
+        return len(self.jacobian)
+
+    def ones(self):
+        return np.ones(self.n)
+
+    def keeping(self, kept):
+        """The same problem on some of its points, with nothing left of the others."""
+        offset = None if self.offset is None else self.offset[kept]
+        return replace(
+            self, jacobian=self.jacobian[kept], targets=self.targets[kept], offset=offset
+        )
+
+    def ridge(self, weights):
+        return self.reg * (weights.sum() if self.reg_scale == "mean" else 1.0)
+
+    def outputs(self, theta):
+        return (0.0 if self.offset is None else self.offset) + self.jacobian @ theta
+
+    def theta(self, alpha):
+        return np.einsum("ncq,nc->q", self.jacobian, alpha)
+
+    def risk(self, theta, weights):
+        losses = VALUE[self.loss](self.outputs(theta), self.targets)
+        return weights @ losses + 0.5 * self.ridge(weights) * theta @ theta
+
+    def gradient(self, theta, weights):
+        g = GRADIENT[self.loss](self.outputs(theta), self.targets)
+        return self.theta(weights[:, None] * g) + self.ridge(weights) * theta
+
+    def hessian(self, theta, weights):
+        w = HESSIAN[self.loss](self.outputs(theta), self.targets)
+        J = self.jacobian
+        fisher = np.einsum("icq,i,ice,ier->qr", J, weights, w, J, optimize=True)
+        return fisher + self.ridge(weights) * np.eye(J.shape[2])
+
+    def scale(self, weights):
+        """What makes this sum the risk: under "mean" its losses are averaged."""
+        return 1.0 / weights.sum() if self.reg_scale == "mean" else 1.0
+
+    def gradient_norm(self, theta, weights=None):
+        """Norm of the gradient of the risk: of the mean losses ("mean") or of their sum ("sum")."""
+        weights = self.ones() if weights is None else weights
+        return np.linalg.norm(self.gradient(theta, weights)) * self.scale(weights)
+
+    def train(self, weights=None):
+        """Optimal theta by damped Newton steps on the risk itself."""
+        weights = self.ones() if weights is None else weights
+        theta = np.zeros(self.jacobian.shape[2])
+        best = np.linalg.norm(self.gradient(theta, weights))
+        for _ in range(200):
+            step = self.newton_step(theta, weights)
+            theta_next = theta + self._step_length(theta, step, weights) * step
+            norm = np.linalg.norm(self.gradient(theta_next, weights))
+            if best <= 1e-10 and norm >= 0.5 * best:  # rounding decides from here on
+                break
+            theta, best = theta_next, norm
+        assert best <= 1e-10, f"the oracle did not converge: gradient norm {best:.1e}"
+        return theta
+
+    def newton_step(self, theta, weights=None):
+        weights = self.ones() if weights is None else weights
+        return -np.linalg.solve(self.hessian(theta, weights), self.gradient(theta, weights))
+
+    def _step_length(self, theta, step, weights):
+        risk = self.risk(theta, weights)
+        slope = self.gradient(theta, weights) @ step
+        rounding = 1e-13 * (1.0 + abs(risk))
+        length = 1.0
+        while self.risk(theta + length * step, weights) > risk + 1e-4 * length * slope + rounding:
+            length /= 2
+        return length
+
+    def removal_weights(self, forget):
+        weights = self.ones()
+        weights[np.asarray(forget)] = 0.0
+        return weights
+
+    def first_order_removal(self, theta, forget):
+        """Derivative of the optimal theta as the weights of the forget set leave 1 for 0."""
+        g = GRADIENT[self.loss](self.outputs(theta), self.targets)
+        pull = self.theta((1.0 - self.removal_weights(forget))[:, None] * g)
+        if self.reg_scale == "mean":
+            pull = pull + len(forget) * self.reg * theta
+        return np.linalg.solve(self.hessian(theta, self.ones()), pull)
+
+
+def weight_derivative(primal, direction, value, step=1e-3):
+    """Derivative of ``value(theta(v))`` at v = 1, by central differences of retrainings."""
+
+    def central(h):
+        ahead = value(primal.train(1.0 + h * direction))
+        behind = value(primal.train(1.0 - h * direction))
+        return (ahead - behind) / (2 * h)
+
+    return (4 * central(step / 2) - central(step)) / 3  # Richardson: the error is O(step^4)
+
+
+def descend(primal, step_size, steps, momentum=0.0):
+    """Gradient descent with heavy-ball momentum on theta, from zero, on the risk as it is scaled."""
+    weights = primal.ones()
+    theta = np.zeros(primal.jacobian.shape[2])
+    velocity = np.zeros_like(theta)
+    for _ in range(steps):
+        gradient = primal.gradient(theta, weights) * primal.scale(weights)
+        velocity = momentum * velocity - step_size * gradient
+        theta = theta + velocity
+    return theta
+
+
+# --- the same problem in dual form, every matrix formed ----------------------------------------
+
+
+def block_diagonal(blocks):
+    n, d = blocks.shape[:2]
+    dense = np.zeros((n, d, n, d))
+    dense[np.arange(n), :, np.arange(n), :] = blocks
+    return dense.reshape(n * d, n * d)
+
+
+@dataclass(frozen=True)
+class Dual:
+    """f = offset + K alpha with the kernel as an (n, d, n, d) array."""
+
+    kernel: np.ndarray
+    targets: np.ndarray
+    loss: str
+    reg: float
+    reg_scale: str = "mean"
+    offset: np.ndarray | None = None
+
+    @property
+    def matrix(self):
+        n, d = self.targets.shape
+        return self.kernel.reshape(n * d, n * d)
+
+    def rho(self, points):
+        return self.reg * points if self.reg_scale == "mean" else self.reg
+
+    def outputs(self, alpha):
+        offset = 0.0 if self.offset is None else self.offset
+        return offset + (self.matrix @ alpha.reshape(-1)).reshape(alpha.shape)
+
+    def derivatives(self, alpha):
+        """Gradient (n, d) and Hessian (n, d, d) of the losses at the outputs of alpha."""
+        outputs = self.outputs(alpha)
+        return GRADIENT[self.loss](outputs, self.targets), HESSIAN[self.loss](outputs, self.targets)
+
+    def solve(self, hessians, rho, rhs):
+        """(rho I + W K)^{-1} rhs."""
+        system = rho * np.eye(rhs.size) + block_diagonal(hessians) @ self.matrix
+        return np.linalg.solve(system, rhs.reshape(-1)).reshape(rhs.shape)
+
+    def removal_residual(self, alpha, forget, delta):
+        """Retained rows of rho (alpha + delta) + g + W K delta: zero after one Newton step."""
+        kept = np.setdiff1d(np.arange(len(alpha)), forget)
+        g, w = self.derivatives(alpha)
+        moved = (self.matrix @ delta.reshape(-1)).reshape(delta.shape)
+        linear = g + np.einsum("ice,ie->ic", w, moved)
+        return (self.rho(len(kept)) * (alpha + delta) + linear)[kept]
+
+    def first_order(self, alpha, forget):
+        """First-order change of alpha, a trained model's, over all n rows."""
+        n = len(alpha)
+        g, w = self.derivatives(alpha)
+        rhs = np.zeros_like(alpha)
+        rhs[forget] = g[forget]
+        if self.reg_scale == "mean":
+            rhs = rhs + len(forget) * self.reg * alpha
+        return self.solve(w, self.rho(n), rhs)
+
+
+def squared_descent(kernel, residual, ridge, rate, steps):
+    """alpha_k of alpha <- alpha - rate (ridge alpha + f - y), in the eigenbasis of the kernel.
+
+    ``kernel`` is (n, n) and ``residual`` (n, d) is the targets minus the offset.
+    """
+    values, vectors = np.linalg.eigh(kernel)
+    curvature = (ridge + values)[:, None]
+    done = (1.0 - (1.0 - rate * curvature) ** steps) / curvature
+    return vectors @ (done * (vectors.T @ residual))

@@ -1,0 +1,110 @@
+"""Imports between modules point one way, and importing the package leaves no trace."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "kernelinf"
+
+# Each layer may import from the layers above it in this list, and from nothing else in the package.
+LAYERS = (
+    ("_version",),
+    ("_arrays", "_neural_tangents"),
+    ("_losses", "_targets"),
+    ("stax",),
+    ("_kernels", "networks", "datasets"),
+    ("_gram",),
+    ("_newton",),
+    ("_training",),
+    ("_removal",),
+    ("_influence",),
+    ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
+    ("plots",),
+    ("__init__",),
+    ("__main__",),
+)
+DEPTH = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
+MODULES = sorted(
+    {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
+)
+
+
+def sources(module):
+    single = PACKAGE / f"{module}.py"
+    return [single] if single.exists() else sorted((PACKAGE / module).rglob("*.py"))
+
+
+def imported_modules(path):
+    """Names of the package's own top-level modules that a file imports, wherever it does so."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 or path.parent != PACKAGE or node.level == 1
+            base = "kernelinf" if node.level else ""
+            origin = ".".join(part for part in (base, node.module) if part)
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "kernelinf":
+                yield parts[1] if len(parts) > 1 else "__init__"
+
+
+def foreign_modules(path):
+    """Top-level names of everything a file imports from outside the package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.split(".")[0]
+
+
+def test_every_module_has_a_layer():
+    unplaced = set(MODULES) - set(DEPTH)
+    assert not unplaced, f"place {sorted(unplaced)} in LAYERS"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module):
+    for path in sources(module):
+        for name in imported_modules(path):
+            imported = name if name in DEPTH else "__init__"
+            inside = imported == module
+            allowed = inside or DEPTH[imported] < DEPTH[module]
+            assert allowed, f"{module} imports {imported}, which comes after it"
+
+
+@pytest.mark.parametrize(
+    ("library", "home"), [("neural_tangents", "_neural_tangents"), ("matplotlib", "plots")]
+)
+def test_a_heavy_library_has_one_home(library, home):
+    for module in MODULES:
+        for path in sources(module):
+            assert module == home or library not in foreign_modules(path)
+
+
+def run_python(code):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_changes_no_global_setting():
+    run_python(
+        "import numpy as np, jax\n"
+        "settings = lambda: (dict(jax.config.values), np.geterr(), np.get_printoptions())\n"
+        "before = settings()\n"
+        "import kernelinf\n"
+        "assert settings() == before\n"
+        "assert not jax.config.jax_enable_x64\n"
+    )
+
+
+def test_importing_loads_no_drawing_library():
+    run_python("import sys, kernelinf\nassert 'matplotlib' not in sys.modules")
