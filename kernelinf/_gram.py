@@ -115,6 +115,7 @@ class Gram:
         return Plan(entries, 8 * entries, size, blocks * (blocks + 1) // 2, seconds)
 
     @functools.cached_property
+    @in_float64
     def matrix(self) -> Array:
         """Sigma (n, n), symmetric bit for bit, or the full (n, d, n, d) blocks.
 

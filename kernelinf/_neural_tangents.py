@@ -104,20 +104,16 @@ def _snap(covariance: jax.Array, product: jax.Array) -> jax.Array:
     # it is moved just past 1, where the library's own clipping makes the angle exactly 0.
     eps = jnp.finfo(covariance.dtype).eps
     norm = jnp.sqrt(product)
-    beyond = jnp.sign(covariance) * norm * (1 + 4 * eps)
+    beyond = jnp.sign(covariance) * norm * (1 + 16 * eps)
     close = norm - jnp.abs(covariance) <= 32 * eps * norm
     return covariance + jax.lax.stop_gradient(jnp.where(close, beyond - covariance, 0))
 
 
 def _without_spurious_angles(k: Any) -> Any:
-    products = _requirements.get_diagonal_outer_prods(
+    _, product, _ = _requirements.get_diagonal_outer_prods(
         k.cov1, k.cov2, k.diagonal_batch, k.diagonal_spatial, operator.mul
     )
-    snapped = k.replace(nngp=_snap(k.nngp, products[1]))
-    if k.diagonal_batch and k.diagonal_spatial:  # cov1 and cov2 hold variances only
-        return snapped
-    cov2 = None if k.cov2 is None else _snap(k.cov2, products[2])
-    return snapped.replace(cov1=_snap(k.cov1, products[0]), cov2=cov2)
+    return k.replace(nngp=_snap(k.nngp, product))
 
 
 def _make_exact(library: Any) -> None:

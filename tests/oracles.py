@@ -201,7 +201,7 @@ def weight_derivative(primal, direction, value, step=1e-3):
 
 
 def descend(primal, step_size, steps, momentum=0.0):
-    """Gradient descent with heavy-ball momentum on theta, from zero, on the risk as it is scaled."""
+    """Gradient descent on the risk from theta = 0, with heavy-ball momentum."""
     weights = primal.ones()
     theta = np.zeros(primal.jacobian.shape[2])
     velocity = np.zeros_like(theta)

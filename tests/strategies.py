@@ -5,7 +5,7 @@ small seed and small sizes. Training and test points share one feature map: thei
 positive semidefinite, as that of any real kernel.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import kernelinf as ki
 import numpy as np
@@ -22,20 +22,22 @@ TESTS = 4
 class Problem:
     """One training set, its test points, and what to forget."""
 
-    features: np.ndarray  # (n, p)
-    test_features: np.ndarray  # (t, p)
-    labels: np.ndarray
-    test_labels: np.ndarray
-    targets: np.ndarray  # (n, d), as the loss wants them
-    test_targets: np.ndarray
+    seed: int
+    shape: str
     loss: str
     reg: float
     reg_scale: str
-    offset: np.ndarray | None
-    test_offset: np.ndarray | None
+    blocks: str  # "none": Sigma; "kron": Sigma (x) I in full; "full": blocks without structure
     forget: np.ndarray
-    blocks: str  # "none": Sigma; "kron": Sigma (x) I in full; "full": blocks of no structure
-    mixing: np.ndarray  # (d, d) or (p, d, d): what the outputs share of the features
+    features: np.ndarray = field(repr=False)  # (n, p)
+    test_features: np.ndarray = field(repr=False)  # (t, p)
+    labels: np.ndarray = field(repr=False)
+    test_labels: np.ndarray = field(repr=False)
+    targets: np.ndarray = field(repr=False)  # (n, d), as the loss wants them
+    test_targets: np.ndarray = field(repr=False)
+    offset: np.ndarray | None = field(repr=False)
+    test_offset: np.ndarray | None = field(repr=False)
+    mixing: np.ndarray = field(repr=False)  # (p, d, d): what full blocks make of the features
 
     @property
     def n(self):
@@ -166,13 +168,16 @@ def problems(
     reg_scale = draw(st.sampled_from(("mean", "sum")))
     with_offset = draw(st.sampled_from(offsets))
     forget = draw(forget_sets(n))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
 
     p = max(2, n // 3) if shape == "low_rank" else n + 2
     features = _features(rng, n, p, shape)
     labels, targets = _labels(rng, n, d, loss)
     offset = rng.normal(size=(n + TESTS, d)) if with_offset else None
     return Problem(
+        seed=seed,
+        shape=shape,
         features=features[:n],
         test_features=features[n:],
         labels=labels[:n],

@@ -131,7 +131,7 @@ def test_the_chosen_step_size_never_raises_the_risk(problem):
 def test_descent_that_diverges_says_so():
     gram = ki.gram(small_gram())
     solver = ki.KernelGradientDescent(steps=5000, step_size=1e3)
-    with pytest.raises(FloatingPointError, match="diverged.*lower `step_size`"):
+    with pytest.raises(FloatingPointError, match=r"diverged.*lower `step_size`"):
         ki.fit(gram, np.arange(6.0), loss="squared", reg=0.1, solver=solver)
 
 
@@ -244,9 +244,9 @@ def test_fit_refuses(y, options, message):
 
 
 def test_fit_refuses_what_is_no_gram_and_no_solver():
-    with pytest.raises(TypeError, match="`gram` is a ndarray; pass ki.gram"):
+    with pytest.raises(TypeError, match=r"`gram` is a ndarray; pass ki\.gram"):
         ki.fit(small_gram(), CODES)
-    with pytest.raises(TypeError, match="`solver` is 'newton'; pass ki.Newton"):
+    with pytest.raises(TypeError, match=r"`solver` is 'newton'; pass ki\.Newton"):
         ki.fit(ki.gram(small_gram()), CODES, solver="newton")
 
 
