@@ -49,4 +49,4 @@ def to_numpy(array: Array) -> Array:
 
 def dot(a: Array, b: Array) -> Array:
     """Inner products over points and outputs: (n, d, ...) and (n, d, ...) give (...)."""
-    return namespace(a).sum(a * b, axis=(0, 1))
+    return namespace(a).einsum("nd...,nd...->...", a, b)

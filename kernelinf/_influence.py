@@ -1,5 +1,6 @@
 """Influence of every training point on every test point, to first order."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +10,11 @@ from tqdm.auto import tqdm
 
 from ._arrays import Array, in_float64, like, namespace, to_numpy
 from ._gram import Cross
-from ._training import Model
+from ._training import ConvergenceWarning, Model, rounding
 
 Of = Literal["loss", "outputs"]
 
-STACK_BYTES = 64e6  # size of one stack (n, d, s) of right-hand sides; about eight are alive at once
+STACK_BYTES = 8e6  # size of one stack (n, d, s) of right-hand sides; about eight are alive at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +98,8 @@ def influence(
 ) -> InfluenceMatrix:
     """Score every training point's influence on every test point, to first order.
 
-    Column i of row t is the derivative of test point t's loss (or outputs) as the weight of training
-    point i falls from one, which predicts the change if the point is removed. One stacked solve
+    Column i of row t is the derivative of test point t's loss (or outputs) as the weight of point i
+    falls from one, which predicts the change if the point is removed. One stacked solve
     serves all test points: (rho I + K W) u_t = K_Xt c_t, score_ti = u_ti . g_i (+ reg u_t . alpha
     when reg goes with the mean).
 
@@ -134,15 +135,23 @@ def influence(
     if of == "loss" and y_test is None:
         raise ValueError("`y_test` is missing; scores of the loss need test labels")
     cross = model.gram.cross(x_test)
-    directions = _directions(model, x_test, cross, y_test, of, offset)
+    directions = _directions(model, x_test, cross, y_test, of=of, offset=offset)
     t, q, _ = directions.shape
     scores = np.empty((t, q, model.gram.n))
     block = _rows_at_once(model, q)
+    residual = 0.0
     with tqdm(total=t, desc="Influence", unit="point", disable=not progress) as bar:
         for start in range(0, t, block):
             rows = slice(start, start + block)
-            scores[rows] = _scores(model, cross.rows(rows), directions[rows])
+            scores[rows], missed = _scores(model, cross.rows(rows), directions[rows])
+            residual = max(residual, missed)
             bar.update(len(scores[rows]))
+    if residual > rounding(model.problem):
+        warnings.warn(
+            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     if of == "loss":
         return InfluenceMatrix(scores[:, 0], ("test", "train"), of)
     return InfluenceMatrix(scores, ("test", "output", "train"), of)
@@ -153,6 +162,7 @@ def _directions(
     x_test: npt.ArrayLike | Cross,
     cross: Cross,
     y_test: npt.ArrayLike | None,
+    *,
     of: Of,
     offset: npt.ArrayLike | None,
 ) -> Array:
@@ -162,23 +172,24 @@ def _directions(
         return like(np.broadcast_to(np.eye(d), (t, d, d)), cross.matrix)
     assert y_test is not None
     targets = model.test_targets(y_test, t)
-    outputs = model.test_offset(x_test, t, offset) + cross @ model._alpha
+    outputs = model.test_outputs(x_test, cross, offset)
     return model.problem.loss.gradient(outputs, targets)[:, None, :]
 
 
-def _scores(model: Model, cross: Cross, directions: Array) -> Array:
-    """Score a block of test points, (t, q, n)."""
+def _scores(model: Model, cross: Cross, directions: Array) -> tuple[Array, float]:
+    """Score a block of test points, (t, q, n), and return the residual of the solve."""
     problem, xp = model.problem, namespace(directions)
     t, q, _ = directions.shape
     b = xp.stack([cross.pull_back(directions[:, j]) for j in range(q)], axis=3)
     n, d = b.shape[:2]
-    u = problem.system(model._outputs).solve_transposed(b.reshape(n, d, t * q)).x
+    solution = problem.system(model._outputs).solve_transposed(b.reshape(n, d, t * q))
+    u = solution.x
     gradient = problem.loss.gradient(model._outputs, problem.targets) * problem.weights[:, None]
     scores = xp.einsum("nds,nd->sn", u, gradient)
     if problem.reg_scale == "mean":
         ridge = problem.reg * xp.einsum("nds,nd->s", u, model._alpha)
         scores = scores + ridge[:, None] * problem.weights
-    return to_numpy(scores).reshape(t, q, n)
+    return to_numpy(scores).reshape(t, q, n), solution.residual
 
 
 def _rows_at_once(model: Model, q: int) -> int:

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -64,9 +64,10 @@ class Kernel(abc.ABC):
                 f"`x1` has points of shape {rows.shape[1:]} but `x2` of {columns.shape[1:]}; pass "
                 "points of one shape"
             )
-        values = self._values(self.block, rows, columns)
+        values = self._finite(self.block(rows, columns))
         return _mirrored(values) if x2 is None else values
 
+    @in_float64
     def diagonal(self, x: npt.ArrayLike) -> Array:
         """Evaluate the kernel of each point with itself, in time and memory that grow with n.
 
@@ -90,12 +91,13 @@ class Kernel(abc.ABC):
         n = len(points)
         # Chunks of one size, so that the kernel is compiled once: the last repeats its last point.
         rows = np.minimum(np.arange(n + -n % DIAGONAL_CHUNK), n - 1).reshape(-1, DIAGONAL_CHUNK)
-        return np.concatenate([self._values(self._one_by_one, points[r]) for r in rows])[:n]
+        return np.concatenate([self._finite(self._one_by_one(points[r])) for r in rows])[:n]
 
-    def block(self, x1: npt.ArrayLike, x2: npt.ArrayLike) -> jax.Array:
-        """Evaluate the kernel without checks on values, compiled once for each pair of shapes.
+    @in_float64
+    def block(self, x1: Any, x2: Any) -> jax.Array:
+        """Evaluate the kernel without looking at values: compiled once for each pair of shapes.
 
-        Call it inside ``jax.enable_x64(True)``; it may be traced.
+        It may be traced, inside ``jax.enable_x64(True)``.
 
         Parameters
         ----------
@@ -121,39 +123,41 @@ class Kernel(abc.ABC):
 
     @cached_property
     def _pairs(self) -> Callable[[Any, Any], jax.Array]:
-        return jax.jit(
-            lambda x1, x2: self._evaluate(x1.astype(np.float64), x2.astype(np.float64))
-        )
+        return jax.jit(lambda x1, x2: self._evaluate(x1.astype(np.float64), x2.astype(np.float64)))
 
     @cached_property
     def _one_by_one(self) -> Callable[[Any], jax.Array]:
         return jax.jit(jax.vmap(lambda x: self._pairs(x[None], x[None])[0, 0]))
 
-    @in_float64
-    def _values(self, function: Callable[..., jax.Array], *points: npt.NDArray[Any]) -> Array:
-        values = np.asarray(function(*points))
-        if not np.isfinite(values).all():
-            raise ValueError(f"{self!r} is NaN or infinite on these points; scale them down")
-        return values
+    def _finite(self, values: jax.Array) -> Array:
+        if not jnp.isfinite(values).all():
+            raise ValueError(
+                f"{self!r} is NaN or infinite on these points; scale them down, drop rows of zeros, or "
+                "change the network"
+            )
+        return np.asarray(values)
 
 
 @dataclass(frozen=True, eq=False)
 class _Stax(Kernel):
-    kernel_fn: Callable[..., Any] = field(repr=False)
+    kernel_fn: Callable[..., Any]
     kind: str
 
     def __repr__(self) -> str:
-        return f"from_stax({self.kernel_fn.__name__}, kind={self.kind!r})"
+        name = getattr(self.kernel_fn, "__name__", type(self.kernel_fn).__name__)
+        return f"from_stax({name}, kind={self.kind!r})"
 
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
         return self.kernel_fn(x1, x2, self.kind)
 
-    @in_float64
     def _check_points(self, shape: tuple[int, ...]) -> None:
-        # Abstract evaluation: shapes and flags of the kernel, and no arithmetic.
+        # Abstract evaluation: shapes and flags, no arithmetic and nothing to compile.
         two, three = (jax.ShapeDtypeStruct((n, *shape), np.float64) for n in (2, 3))
-        result = jax.eval_shape(lambda x1, x2: self.kernel_fn(x1, x2, None), two, three)
-        _check_structure(result, getattr(result, self.kind))
+        try:
+            result = jax.eval_shape(lambda x1, x2: self.kernel_fn(x1, x2, None), two, three)
+        except Exception as error:
+            raise ValueError(f"the network cannot take points of shape {shape}: {error}") from error
+        _check_output(result, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +166,7 @@ class _Linear(Kernel):
         return "linear()"
 
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
-        return _rows(x1) @ _rows(x2).T
+        return _flat(x1) @ _flat(x2).T
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,36 +174,161 @@ class _Rbf(Kernel):
     length_scale: float
 
     def __repr__(self) -> str:
-        return f"rbf({self.length_scale!r})"
+        return f"rbf({self.length_scale})"
 
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
-        raise NotImplementedError
+        # About a centre in the data, so that points far from the origin lose no digits.
+        centre = _flat(x2).mean(axis=0)
+        rows, columns = _flat(x1) - centre, _flat(x2) - centre
+        squares = jnp.sum(rows**2, axis=1)[:, None] + jnp.sum(columns**2, axis=1)
+        distances = jnp.maximum(squares - 2 * rows @ columns.T, 0)
+        return jnp.exp(-distances / (2 * self.length_scale**2))
 
 
 def from_stax(network: Any, kind: str = "ntk") -> Kernel:
-    return _Stax(network[2] if isinstance(network, tuple) else network, kind)
+    """Take the kernel of an infinitely wide network.
+
+    Parameters
+    ----------
+    network
+        An architecture built with `kernelinf.stax`: the triple ``(init_fn, apply_fn, kernel_fn)``, or
+        its ``kernel_fn``. It must give one (n, n) kernel: it ends in a dense readout, and images are
+        flattened or pooled globally before that.
+    kind
+        "ntk": the neural tangent kernel, by which gradient descent trains all layers. "nngp": the
+        covariance of the outputs at initialisation, by which it trains the readout alone.
+
+    Returns
+    -------
+    Kernel
+        ``kernel(x1, x2=None)`` and ``kernel.diagonal(x)``. Points have the shape that the network
+        takes, images with channels last: (n, height, width, channels).
+
+    Raises
+    ------
+    TypeError
+        `network` is neither of the two.
+    ValueError
+        `kind` is neither of the two, or the network has Dropout in its "train" mode. On its first
+        evaluation: the network has no readout, gives no n x n kernel, or cannot take the points.
+
+    References
+    ----------
+    Novak et al., "Neural Tangents: Fast and Easy Infinite Neural Networks in Python", 2020,
+    https://arxiv.org/abs/1912.02803. Jacot, Gabriel and Hongler, "Neural Tangent Kernel", 2018,
+    https://arxiv.org/abs/1806.07572.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"`kind` is {kind!r}; pass 'ntk' or 'nngp'")
+    kernel_fn = _kernel_fn(network)
+    if uses_dropout(kernel_fn):
+        raise ValueError(
+            "`network` has Dropout in its 'train' mode, whose noise is added to the kernel's diagonal "
+            "alone; pass mode='test' to stax.Dropout"
+        )
+    return _Stax(kernel_fn, kind)
 
 
 def linear() -> Kernel:
+    """Take the inner product of two points, with no bias and no scaling.
+
+    Returns
+    -------
+    Kernel
+        ``kernel(x1, x2) = x1 @ x2.T`` on points (n, ...), flattened: the kernel of linear regression.
+    """
     return _Linear()
 
 
 def rbf(length_scale: float) -> Kernel:
-    return _Rbf(length_scale)
+    """Take the radial basis function (squared exponential) kernel.
+
+    Parameters
+    ----------
+    length_scale
+        Distance, in the units of the points, over which values fall to ``exp(-1/2)``.
+
+    Returns
+    -------
+    Kernel
+        ``kernel(x1, x2) = exp(-|x1 - x2|^2 / (2 length_scale^2))`` on points (n, ...), flattened.
+
+    Raises
+    ------
+    ValueError
+        `length_scale` is not positive and finite.
+
+    References
+    ----------
+    Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, eq. 2.16.
+    """
+    if not 0 < length_scale < float("inf"):
+        raise ValueError(f"`length_scale` is {length_scale!r}; pass a positive, finite number")
+    return _Rbf(float(length_scale))
 
 
 def check_inputs(x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    return np.asarray(x)
+    """Return points as a NumPy array of floats, or say what is wrong with the argument `name`."""
+    points = np.asarray(x)
+    _check_dtype(points, name)
+    if points.ndim < 2 or points.size == 0:
+        raise ValueError(
+            f"`{name}` has shape {points.shape}; pass at least one point: (n, features), or images "
+            "(n, height, width, channels)"
+        )
+    if points.dtype not in (np.float32, np.float64):
+        points = points.astype(np.float64)
+    if not np.isfinite(points).all():
+        raise ValueError(f"`{name}` holds NaN or infinite values; remove or replace them")
+    return points
 
 
-def _check_structure(result: Any, values: Any) -> None:
-    pass
+def _check_dtype(points: npt.NDArray[Any], name: str) -> None:
+    if points.dtype == np.uint8:
+        raise ValueError(
+            f"`{name}` holds unscaled pixels (uint8, 0 to 255); pass {name} / 255, or "
+            f"{name}.astype(float) if the size is meant"
+        )
+    if not any(jnp.issubdtype(points.dtype, kind) for kind in (np.floating, np.integer, np.bool_)):
+        raise TypeError(f"`{name}` has dtype {points.dtype}; pass an array of real numbers")
 
 
-def _rows(x: jax.Array) -> jax.Array:
+def _kernel_fn(network: Any) -> Callable[..., Any]:
+    layer = network[2] if isinstance(network, tuple | list) and len(network) == 3 else network
+    if not callable(layer):
+        raise TypeError(
+            f"`network` is a {type(network).__name__}; pass the (init_fn, apply_fn, kernel_fn) of "
+            "kernelinf.stax, or the kernel_fn"
+        )
+    return layer
+
+
+def _check_output(result: Any, kind: str) -> None:
+    if isinstance(result, tuple | list):
+        raise ValueError(
+            f"the network has {len(result)} outputs side by side; join them with stax.FanInSum() or "
+            "stax.FanInConcat()"
+        )
+    if not isinstance(result, neural_tangents.Kernel):
+        raise TypeError(
+            f"`network` returned a {type(result).__name__} for two batches of points; pass a network "
+            "of kernelinf.stax"
+        )
+    shape = getattr(result, kind).shape
+    if shape != (2, 3):
+        raise ValueError(
+            f"the network's kernel of 2 and 3 points has shape {shape} and not (2, 3); put "
+            "stax.Flatten() or stax.GlobalAvgPool() before its last stax.Dense(1)"
+        )
+    if not result.is_gaussian:
+        raise ValueError(
+            "the network has no readout: its last layer must be linear; add stax.Dense(1)"
+        )
+
+
+def _flat(x: jax.Array) -> jax.Array:
     return x.reshape(len(x), -1)
 
 
 def _mirrored(values: Array) -> Array:
-    lower = np.tril(values)
-    return lower + np.tril(values, -1).T
+    return np.tril(values) + np.tril(values, -1).T

@@ -104,7 +104,7 @@ def _snap(covariance: jax.Array, product: jax.Array) -> jax.Array:
     # it is moved just past 1, where the library's own clipping makes the angle exactly 0.
     eps = jnp.finfo(covariance.dtype).eps
     norm = jnp.sqrt(product)
-    beyond = jnp.sign(covariance) * norm * (1 + 16 * eps)
+    beyond = jnp.sign(covariance) * norm * (1 + 4 * eps)
     close = norm - jnp.abs(covariance) <= 32 * eps * norm
     return covariance + jax.lax.stop_gradient(jnp.where(close, beyond - covariance, 0))
 

@@ -23,7 +23,7 @@ from ._losses import HessianRoot
 
 TOLERANCE = 1e-12  # relative residual of a solve meant to be exact
 MAX_ROUNDS = 6
-MAX_ITERATIONS = 20_000
+MAX_ITERATIONS = 20_000  # of conjugate gradients, and never more than 20 an unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +180,13 @@ def conjugate_gradients(
     """
     xp = namespace(b)
     x, r, p = 0 * b, b, b
-    squared, beta, before = dot(r, r), 0.0, 0.0
+    squared = dot(r, r)
+    beta, before = 0 * squared, 0 * squared
     active = squared > 0
     target = None if reference is None else reduction * reference
     iteration = 0
-    while iteration < MAX_ITERATIONS and bool(xp.any(active)):
+    most = min(MAX_ITERATIONS, 100 + 20 * b.shape[0] * b.shape[1])
+    while iteration < most and bool(xp.any(active)):
         product = operator(p)
         curvature = dot(p, product)
         norm = _root_of(curvature + beta**2 * before - rho * squared) / rho
@@ -218,4 +220,5 @@ def _factor_solve(factor: Any, b: Array) -> Array:
     columns = b.reshape(factor[0].shape[0], -1)
     if namespace(b) is np:
         return scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(b.shape)
-    return jax.scipy.linalg.cho_solve(factor, columns).reshape(b.shape)
+    solved: Any = jax.scipy.linalg.cho_solve(factor, columns)
+    return solved.reshape(b.shape)

@@ -142,7 +142,7 @@ class Removal:
         if y_test is None:
             return Effect(to_numpy(change))
         targets = before.test_targets(y_test, len(cross))
-        outputs = before.test_offset(x_test, len(cross), offset) + cross @ before._alpha
+        outputs = before.test_outputs(x_test, cross, offset)
         loss = before.problem.loss
         if loss_change == "plug_in":
             losses = loss.value(outputs + change, targets) - loss.value(outputs, targets)

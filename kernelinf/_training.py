@@ -1,7 +1,8 @@
-"""Training: the dual coefficients that minimise the risk, by Newton, gradient descent or at once."""
+"""Training: dual coefficients that minimise the risk, by Newton, gradient descent or at once."""
 
 import abc
 import functools
+import numbers
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from tqdm.auto import tqdm
 
 from ._arrays import Array, dot, in_float64, like, local, namespace, to_numpy
 from ._gram import Cross, Gram
-from ._losses import named
+from ._losses import Loss, named
 from ._newton import as_stack
 from ._problem import Problem, RegScale
 from ._targets import encode, encode_test
@@ -97,6 +98,9 @@ class Solver(abc.ABC):
     @abc.abstractmethod
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train from the coefficients `start`, (n, d)."""
+
+    def check(self, loss: Loss) -> None:  # noqa: B027  (most solvers take any loss)
+        """Refuse a loss that the solver cannot train."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +212,18 @@ class KernelGradientDescent(Solver):
 
 @dataclass(frozen=True)
 class ClosedForm(Solver):
-    """The solution of the squared loss from one Cholesky factorisation, alpha = (rho I + K)^-1 (y - f0)."""
+    """One Cholesky factorisation for the squared loss: alpha = (rho I + K)^-1 (y - f0)."""
+
+    def check(self, loss: Loss) -> None:
+        """Refuse a loss that the solver cannot train."""
+        if not loss.quadratic:
+            raise ValueError(
+                f"`solver` is ClosedForm but the loss is {loss.name!r}; it solves the squared loss "
+                "alone, pass ki.Newton()"
+            )
 
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train; `start` does not matter."""
-        if not problem.loss.quadratic:
-            raise ValueError(
-                f"`solver` is ClosedForm but the loss is {problem.loss.name!r}; it solves "
-                "the squared loss alone, pass ki.Newton()"
-            )
         zero = 0 * start
         solution = problem.system(problem.offset).solve(-problem.residual(zero, problem.offset))
         alpha, outputs = solution.x, problem.offset + solution.product
@@ -291,10 +298,13 @@ class Model:
         -------
         (t, d) NumPy float64.
         """
-        cross = self.gram.cross(x_test)
-        return to_numpy(self.test_offset(x_test, len(cross), offset) + cross @ self._alpha)
+        return to_numpy(self.test_outputs(x_test, self.gram.cross(x_test), offset))
 
-    def test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
+    def test_outputs(self, x_test: Any, cross: Cross, offset: npt.ArrayLike | None) -> Array:
+        """Return the outputs at test points, (t, d), given the kernel there."""
+        return self._test_offset(x_test, len(cross), offset) + cross @ self._alpha
+
+    def _test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
         """Return f0 at the test points, (t, d)."""
         d = self.problem.targets.shape[1]
         if offset is None and self.offset is not None:
@@ -341,7 +351,8 @@ def fit(
         With the squared loss integer labels are classes (one output each): pass floats to regress
         on whole numbers.
     loss
-        "squared" (1/2 ||f - y||^2 a point), "cross_entropy", or "logistic" (two classes, one output).
+        "squared" (1/2 ||f - y||^2 a point), "cross_entropy", or "logistic" (two classes, one
+        output).
     reg
         The coefficient lambda of reg/2 ||theta - theta'||^2, positive.
     solver
@@ -369,13 +380,14 @@ def fit(
     ConvergenceWarning
         The solver stopped short of its tolerance.
     """
-    problem, classes, function = _posed(gram, y, loss, reg, offset, reg_scale)
     solver = Newton() if solver is None else solver
     if not isinstance(solver, Solver):
         raise TypeError(
             f"`solver` is {solver!r}; pass ki.Newton(), ki.KernelGradientDescent(steps) or "
             "ki.ClosedForm()"
         )
+    solver.check(named(loss))
+    problem, classes, function = _posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
     trained = solver.train(problem, 0 * problem.targets, progress)
     return model_of(problem, trained, classes, function)
 
@@ -408,7 +420,7 @@ def model_of(
 
 
 def largest_curvature(problem: Problem) -> float:
-    """Return a bound on the largest eigenvalue of rho I + W K, that of the risk's Hessian over `scale`.
+    """Bound the largest eigenvalue of rho I + W K, that of the risk's Hessian over `scale`.
 
     The largest eigenvalue of K comes from ARPACK, to 1e-3, and is rounded up.
     """
@@ -432,14 +444,20 @@ def _largest_eigenvalue(gram: Gram, side: int) -> float:
 
 
 def _posed(
-    gram: Gram, y: npt.ArrayLike, loss: str, reg: float, offset: Offset | None, reg_scale: RegScale
+    gram: Gram,
+    y: npt.ArrayLike,
+    loss: str,
+    *,
+    reg: float,
+    offset: Offset | None,
+    reg_scale: RegScale,
 ) -> tuple[Problem, Any, Any]:
     """Check the arguments of `fit`, all before the Gram matrix is evaluated."""
     if not isinstance(gram, Gram):
         raise TypeError(
             f"`gram` is a {type(gram).__name__}; pass ki.gram(kernel, x) or ki.gram(matrix)"
         )
-    if not (np.isscalar(reg) and np.isfinite(reg) and reg > 0):
+    if not (isinstance(reg, numbers.Real) and np.isfinite(reg) and reg > 0):
         raise ValueError(f"`reg` is {reg!r}; pass a positive number")
     if reg_scale not in ("mean", "sum"):
         raise ValueError(f"`reg_scale` is {reg_scale!r}; pass 'mean' or 'sum'")

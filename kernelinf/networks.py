@@ -48,7 +48,9 @@ def fcnn(
     """
     _check_sizes(depth=depth, width=width, outputs=outputs)
     _check_scales(w_std, b_std)
-    hidden = [layer for _ in range(depth) for layer in (stax.Dense(width, w_std, b_std), stax.Relu())]
+    hidden = [
+        layer for _ in range(depth) for layer in (stax.Dense(width, w_std, b_std), stax.Relu())
+    ]
     return stax.serial(stax.Flatten(), *hidden, stax.Dense(outputs, w_std, b_std))
 
 

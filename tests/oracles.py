@@ -256,12 +256,19 @@ class Dual:
         return np.linalg.solve(system, rhs.reshape(-1)).reshape(rhs.shape)
 
     def removal_residual(self, alpha, forget, delta):
-        """Retained rows of rho (alpha + delta) + g + W K delta: zero after one Newton step."""
+        """Residual of one Newton step, on the retained rows, relative to its right-hand side.
+
+        The system is (rho I + W K_RR) delta_R = -(rho alpha_R + g_R + W s), s = -K_RF alpha_F.
+        """
         kept = np.setdiff1d(np.arange(len(alpha)), forget)
         g, w = self.derivatives(alpha)
-        moved = (self.matrix @ delta.reshape(-1)).reshape(delta.shape)
-        linear = g + np.einsum("ice,ie->ic", w, moved)
-        return (self.rho(len(kept)) * (alpha + delta) + linear)[kept]
+        kernel = self.kernel[kept]
+        rho = self.rho(len(kept))
+        shift = -np.einsum("icje,je->ic", kernel[:, :, forget], alpha[forget])
+        moved = np.einsum("icje,je->ic", kernel[:, :, kept], delta[kept])
+        rhs = -(rho * alpha[kept] + g[kept] + np.einsum("ice,ie->ic", w[kept], shift))
+        lhs = rho * delta[kept] + np.einsum("ice,ie->ic", w[kept], moved)
+        return np.linalg.norm(lhs - rhs) / max(np.linalg.norm(rhs), 1.0)
 
     def first_order(self, alpha, forget):
         """First-order change of alpha, a trained model's, over all n rows."""

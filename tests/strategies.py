@@ -11,7 +11,7 @@ import kernelinf as ki
 import numpy as np
 from hypothesis import strategies as st
 
-import oracles
+from . import oracles
 
 LOSSES = ("squared", "cross_entropy", "logistic")
 SIZES = (5, 8, 13)
@@ -38,6 +38,9 @@ class Problem:
     offset: np.ndarray | None = field(repr=False)
     test_offset: np.ndarray | None = field(repr=False)
     mixing: np.ndarray = field(repr=False)  # (p, d, d): what full blocks make of the features
+
+    def _repr_pretty_(self, printer, cycle):
+        printer.text(repr(self))  # the seed and the choices, instead of every array
 
     @property
     def n(self):

@@ -7,8 +7,8 @@ import optax
 import pytest
 from kernelinf._losses import named
 
-import oracles
-from strategies import LOSSES
+from . import oracles
+from .strategies import LOSSES
 
 
 def points(loss, n=7, d=3, scale=2.0, seed=0):

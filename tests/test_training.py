@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracles
-from strategies import LOSSES, fit, problems
+from . import oracles
+from .strategies import LOSSES, fit, problems
 
 EVERY_LAYOUT = ("none", "kron", "full")
 
@@ -61,9 +61,9 @@ def test_closed_form_solves_ridge_regression(problem):
     assert relative_error(model.alpha, alpha.reshape(n, d)) <= 1e-9
 
 
-@given(problems())
+@given(problems(shapes=("full",)))
 def test_trained_alpha_balances_the_gradient(problem):
-    """rho alpha + g = 0 row by row: what every removal starts from."""
+    """rho alpha + g = 0 row by row if the kernel has full rank: what every removal starts from."""
     model = fit(problem)
     g = oracles.GRADIENT[problem.loss](model.outputs, problem.targets)
     np.testing.assert_allclose(problem.dual.rho(problem.n) * model.alpha, -g, atol=1e-8)
@@ -143,11 +143,35 @@ def test_descent_short_of_its_tolerance_warns():
     assert not model.converged
 
 
+def test_descent_that_only_swings_is_not_taken_for_trained():
+    """The gradient of a softmax is bounded: too large a step oscillates and never overflows."""
+    gram = ki.gram(small_gram())
+    solver = ki.KernelGradientDescent(steps=500, step_size=50.0, tol=1e-8)
+    with pytest.warns(ki.ConvergenceWarning, match="short of its tolerance"):
+        model = ki.fit(gram, np.arange(6) % 2, reg=0.01, solver=solver)
+    assert not model.converged
+
+
+def test_newton_is_patient_with_slow_steps():
+    """Damped steps far from the optimum gain less than half each before the fast ones come."""
+    features = np.random.default_rng(765008378).normal(size=(8, 2)) / np.sqrt(2)
+    y = np.array([1, 0, 0, 1, 1, 1, 1, 1])
+    model = ki.fit(ki.gram(features @ features.T), y, reg=2e-4)
+    assert model.converged
+    assert model.gradient_norm <= 1e-11
+
+
 def test_newton_short_of_its_tolerance_warns():
     gram = ki.gram(small_gram())
     with pytest.warns(ki.ConvergenceWarning, match="short of its tolerance"):
         model = ki.fit(gram, np.arange(6) % 2, reg=1e-3, solver=ki.Newton(max_steps=1))
     assert not model.converged
+
+
+@pytest.mark.parametrize("reg_scale", ["mean", "sum"])
+def test_one_point_is_enough_to_regress_on(reg_scale):
+    model = ki.fit(ki.gram([[2.0]]), [3.0], loss="squared", reg=0.5, reg_scale=reg_scale)
+    np.testing.assert_allclose(model.outputs, [[2.0 * 3.0 / 2.5]], rtol=1e-14)
 
 
 # --- labels ------------------------------------------------------------------------------------

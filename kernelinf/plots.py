@@ -1,0 +1,270 @@
+"""Figures with matplotlib, which is loaded when the first one is drawn."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ._influence import InfluenceMatrix
+from ._removal import Effect
+from ._text import EXACT, correlation, decimals, error, label
+from .datasets import Dataset
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Of = Literal["losses", "outputs"]
+
+# Okabe and Ito's colours, apart from each other for every kind of colour vision; markers for print.
+BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#767676"
+MARKERS = (("o", BLUE), ("^", VERMILION), ("s", "#009E73"), ("D", "#CC79A7"))
+GAP = 0.6  # between groups of pictures, in picture widths
+ROW = 1.55  # from one row of pictures to the next, with room for two lines of text
+PAGE_WIDTH = 10.0  # inches
+PANELS_A_ROW = 2
+
+
+def effect(
+    predicted: Effect | Mapping[str, Effect],
+    retrained: Effect,
+    *,
+    of: Of = "losses",
+    unit: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Plot predicted against retrained changes, one mark a test point.
+
+    Marks on the dashed line are predicted exactly. Changes are after the removal minus before: a
+    positive change of a loss means that the removed points were helpful.
+
+    Parameters
+    ----------
+    predicted
+        An estimated effect, or several by name. The legend has the relative error of each,
+        ||predicted - retrained|| / ||retrained|| over all marks, and Pearson's correlation r.
+    retrained
+        The effect of retraining, on the same test points.
+    of
+        "losses", or "outputs": then one mark for each output of each test point.
+    unit
+        Of the axis labels, such as "nats" for the losses of a cross-entropy.
+    ax
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    ValueError
+        The losses are missing: the effects were computed without test labels; or the effects are
+        of different test points.
+    """
+    estimates = predicted if isinstance(predicted, Mapping) else {"predicted": predicted}
+    truth = _changes(retrained, of)
+    changes = {name: _changes(estimate, of) for name, estimate in estimates.items()}
+    for name, values in changes.items():
+        if values.shape != truth.shape:
+            raise ValueError(
+                f"`predicted` ({name}) has {len(values)} changes but `retrained` has {len(truth)}"
+            )
+    ax = _new_axes() if ax is None else ax
+    _cross_hairs(ax, np.concatenate([truth, *changes.values()]))
+    for (name, values), (marker, colour) in zip(changes.items(), MARKERS, strict=False):
+        off, r = error(values, truth), correlation(values, truth)
+        legend = f"{name}: exact" if off == EXACT else f"{name}: error {off}, r {r}"
+        style: dict[str, Any] = {"s": 20, "linewidths": 0.8, "alpha": 0.75}
+        ax.scatter(truth, values, marker=marker, fc="none", ec=colour, label=legend, **style)
+    what = "change of test loss" if of == "losses" else "change of test outputs"
+    change = f"{what} on removal" + (f" ({unit})" if unit else "")
+    ax.set(xlabel=f"{change}, retrained", ylabel=f"{change}, predicted")
+    ax.legend(loc="upper left", fontsize="small", handletextpad=0.2, borderaxespad=0.3)
+    return ax
+
+
+def influential(
+    scores: InfluenceMatrix,
+    data: Dataset,
+    *,
+    k: int = 4,
+    unit: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Show test points with the training points that help and hurt each of them most.
+
+    A row a test point: itself, the k most helpful training points, the k most harmful ones, each
+    with its label and its score, the predicted change of the test point's loss if that one training
+    point is removed. Images are shown as images, other points as strips of their features.
+
+    Parameters
+    ----------
+    scores
+        Influence on the loss, (t, n).
+    data
+        The n training points, and the t test points that the rows of `scores` are about.
+    k
+        Training points to either side.
+    unit
+        Of the scores, such as "nats" for a cross-entropy.
+    ax
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    ValueError
+        `data` does not have the points that `scores` has; scores are of outputs; k is out of range.
+    """
+    top = scores.top(k)
+    points = (len(data.x_test), len(data.x_train))
+    if scores.values.shape != points:
+        raise ValueError(f"`scores` has shape {scores.values.shape} but `data` {points} points")
+    ax = _new_axes() if ax is None else ax
+    show = _Pictures(ax, data, decimals(top.helpful_scores, top.harmful_scores))
+    starts = 1 + GAP, 1 + k + 2 * GAP
+    groups = (top.helpful, top.helpful_scores, BLUE), (top.harmful, top.harmful_scores, VERMILION)
+    for row in range(len(data.x_test)):
+        show.test(row)
+        for start, (indices, values, colour) in zip(starts, groups, strict=True):
+            for column in range(k):
+                show.train(row, start + column, indices[row, column], values[row, column], colour)
+    width = starts[1] + k
+    ax.set(xlim=(0, width), ylim=(ROW * len(data.x_test) - 0.05, -0.5), aspect="equal")
+    ax.axis("off")
+    loss = f"test loss ({unit})" if unit else "test loss"
+    _heading(ax, 0.5, "test point", "black")
+    _heading(ax, starts[0] + k / 2, f"help most: removing one raises the {loss} by", BLUE)
+    _heading(ax, starts[1] + k / 2, f"hurt most: removing one lowers the {loss} by", VERMILION)
+    return ax
+
+
+def page(
+    effects: Sequence[tuple[str, Mapping[str, Effect], Effect]],
+    scores: InfluenceMatrix,
+    data: Dataset,
+    *,
+    k: int = 4,
+    unit: str = "",
+) -> "Figure":
+    """Draw one page: a panel of `effect` for every forget set, and `influential` beneath.
+
+    Parameters
+    ----------
+    effects
+        For every forget set: its title, estimated effects by name, and the effect of retraining.
+    scores, data, k, unit
+        As for `influential`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Not attached to any window or backend: save it with its ``savefig``.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
+    rows = -(-len(effects) // PANELS_A_ROW)
+    heights = [4.5 * rows, 0.2 + 1.4 * len(data.x_test)]
+    figure = _matplotlib("figure").Figure((PAGE_WIDTH, sum(heights)), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=heights)
+    above.suptitle(
+        "One mark a test point: how its loss changes, after the removal minus before.\n"
+        "Positive: the forgotten points were helpful to it.",
+        fontsize="medium",
+    )
+    below.suptitle(
+        "Test points, and the training points that move their loss most", fontsize="large"
+    )
+    for number, (title, predicted, retrained) in enumerate(effects, start=1):
+        ax = above.add_subplot(rows, min(len(effects), PANELS_A_ROW), number)
+        effect(predicted, retrained, unit=unit, ax=ax).set_title(title)
+    influential(scores, data, k=k, unit=unit, ax=below.add_subplot())
+    return figure
+
+
+def _matplotlib(module: str) -> Any:
+    try:
+        return importlib.import_module(f"matplotlib.{module}")
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "kernelinf[plot]"') from error
+
+
+def _new_axes() -> "Axes":
+    return _matplotlib("pyplot").subplots(layout="constrained")[1]
+
+
+def _changes(effect: Effect, of: Of) -> npt.NDArray[np.float64]:
+    if of == "outputs":
+        return effect.outputs.ravel()
+    if effect.losses is None:
+        raise ValueError("the effect has no losses; pass test labels to `Removal.effect`")
+    return effect.losses
+
+
+def _cross_hairs(ax: "Axes", values: npt.NDArray[np.float64]) -> None:
+    """Set square limits around the values; draw the zero lines and the identity line."""
+    low, high = min(values.min(), 0.0), max(values.max(), 0.0)
+    margin = 0.06 * (high - low) or 1.0
+    limits = low - margin, high + margin
+    ax.set(xlim=limits, ylim=limits, aspect="equal")
+    ax.locator_params(nbins=6)
+    ax.axhline(0, color=GREY, linewidth=0.6)
+    ax.axvline(0, color=GREY, linewidth=0.6)
+    ax.axline(
+        (0, 0), slope=1, color=GREY, linestyle="--", linewidth=1, label="predicted = retrained"
+    )
+
+
+def _heading(ax: "Axes", x: float, text: str, colour: str) -> None:
+    ax.text(x, -0.12, text, ha="center", va="bottom", color=colour, fontsize="medium")
+
+
+class _Pictures:
+    """Draws points of a data set as unit squares of one axes, with text below."""
+
+    def __init__(self, ax: "Axes", data: Dataset, decimals: int) -> None:
+        self.ax, self.data, self.decimals = ax, data, decimals
+        both = data.x_train, data.x_test
+        self.low, self.high = min(x.min() for x in both), max(x.max() for x in both)
+
+    def test(self, row: int) -> None:
+        self._draw(self.data.x_test[row], row, 0.0, "black", label(self.data.y_test[row]))
+
+    def train(self, row: int, column: float, index: int, score: float, colour: str) -> None:
+        text = f"{label(self.data.y_train[index])}\n{score:+.{self.decimals}f}"
+        self._draw(self.data.x_train[index], row, column, colour, text)
+
+    def _draw(self, point: Any, row: int, column: float, colour: str, text: str) -> None:
+        left, top = column + 0.04, ROW * row
+        corners = (left, left + 0.92, top + 0.92, top)
+        pixels = (_pixels(point) - self.low) / max(self.high - self.low, np.finfo(float).tiny)
+        self.ax.imshow(
+            pixels, extent=corners, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest"
+        )
+        x, y = [left, left + 0.92, left + 0.92, left], [top, top, top + 0.92, top + 0.92]
+        self.ax.fill(x, y, fill=False, edgecolor=colour, linewidth=1.5)
+        self.ax.text(
+            left + 0.46, top + 0.97, text, ha="center", va="top", color=colour, fontsize="small"
+        )
+
+
+def _pixels(point: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a point as a picture: colour (h, w, 3), grey (h, w), or a strip (1, features)."""
+    if point.ndim == 3 and point.shape[2] == 3:
+        return point
+    if point.ndim == 3:
+        return point.mean(axis=2)
+    return point if point.ndim == 2 else point.reshape(1, -1)

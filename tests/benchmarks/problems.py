@@ -1,0 +1,35 @@
+"""The published problems that the benchmarks reproduce."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from kernelinf import datasets
+
+
+def mnist(per_class, test_per_class=20, seed=0):
+    """Draw training and test images of each class from the MNIST test file, without overlap."""
+    folder = os.environ.get("KERNELINF_DATA")
+    if folder is None:
+        sys.exit("set KERNELINF_DATA to the folder that holds mnist/t10k-images-idx3-ubyte.gz")
+    images, labels = (
+        datasets.read_idx(Path(folder) / "mnist" / f"t10k-{name}-ubyte.gz")
+        for name in ("images-idx3", "labels-idx1")
+    )
+    rng = np.random.default_rng(seed)
+    train, test = [], []
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        train.append(rows[:per_class])
+        test.append(rows[per_class : per_class + test_per_class])
+    train, test = np.concatenate(train), np.concatenate(test)
+    images = images / 255
+    return datasets.Dataset(images[train], labels[train], images[test], labels[test])
+
+
+def half_of_each_class(labels, seed=1):
+    """Draw a random half of every class."""
+    rng = np.random.default_rng(seed)
+    rows = [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    return np.sort(np.concatenate([r[: len(r) // 2] for r in rows]))

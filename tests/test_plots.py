@@ -1,0 +1,152 @@
+"""Figures: what is drawn, and what is refused."""
+
+import sys
+
+import kernelinf as ki
+import matplotlib as mpl
+import numpy as np
+import pytest
+from kernelinf import plots
+from kernelinf.datasets import Dataset
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+
+@pytest.fixture(autouse=True)
+def _no_window():
+    """Draw without a display, and leave the global settings as they were."""
+    pyplot.switch_backend("agg")
+    before = dict(mpl.rcParams)
+    yield
+    assert dict(mpl.rcParams) == before
+    pyplot.close("all")
+
+
+def new_axes():
+    return Figure().add_subplot()
+
+
+def effects():
+    rng = np.random.default_rng(0)
+    truth = ki.Effect(rng.normal(size=(20, 3)), rng.normal(size=20))
+    return ki.Effect(1.01 * truth.outputs, 0.9 * truth.losses), truth
+
+
+def scores_of(data, seed=0):
+    values = np.random.default_rng(seed).normal(size=(len(data.x_test), len(data.x_train)))
+    return ki.InfluenceMatrix(values, ("test", "train"), "loss")
+
+
+def data_of(shape, n=12, t=3):
+    rng = np.random.default_rng(1)
+    return Dataset(rng.random((n, *shape)), np.arange(n), rng.random((t, *shape)), np.arange(t))
+
+
+def test_effect_draws_one_mark_a_test_point():
+    predicted, truth = effects()
+    ax = plots.effect(predicted, truth, unit="nats", ax=new_axes())
+    (marks,) = ax.collections
+    assert np.array_equal(marks.get_offsets(), np.stack([truth.losses, predicted.losses], axis=1))
+    assert ax.get_xlabel() == "change of test loss on removal (nats), retrained"
+    assert ax.get_ylabel() == "change of test loss on removal (nats), predicted"
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["predicted = retrained", "predicted: error 10.0 %, r 1.0000"]
+    assert ax.get_xlim() == ax.get_ylim()
+
+
+def test_effect_compares_estimates_and_outputs():
+    predicted, truth = effects()
+    estimates = {"one": predicted, "two": truth}
+    ax = plots.effect(estimates, truth, of="outputs", ax=new_axes())
+    assert [len(marks.get_offsets()) for marks in ax.collections] == [60, 60]
+    assert ax.get_xlabel() == "change of test outputs on removal, retrained"
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend[1:] == ["one: error 1.0 %, r 1.0000", "two: exact"]
+
+
+def test_effect_makes_axes_of_its_own():
+    predicted, truth = effects()
+    ax = plots.effect(predicted, truth)
+    ax.figure.canvas.draw()
+    assert ax.figure.number in pyplot.get_fignums()
+
+
+def test_effect_of_no_change():
+    nothing = ki.Effect(np.zeros((1, 2)), np.zeros(1))
+    ax = plots.effect(nothing, nothing, ax=new_axes())
+    assert ax.get_legend().get_texts()[1].get_text() == "predicted: error -, r -"
+
+
+def test_effect_refuses():
+    predicted, truth = effects()
+    with pytest.raises(ValueError, match=r"no losses; pass test labels to `Removal.effect`"):
+        plots.effect(ki.Effect(predicted.outputs), truth)
+    fewer = ki.Effect(predicted.outputs[:5], predicted.losses[:5])
+    with pytest.raises(ValueError, match=r"`predicted` \(few\) has 5 changes but `retrained` has"):
+        plots.effect({"few": fewer}, truth)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 4), (4, 4, 1), (4, 4, 3), (4, 4, 2)])
+def test_influential_shows_points_of_any_shape(shape):
+    data = data_of(shape)
+    scores = scores_of(data)
+    figure = Figure()
+    ax = plots.influential(scores, data, k=2, unit="nats", ax=figure.add_subplot())
+    figure.canvas.draw()
+    assert len(ax.images) == 3 * (1 + 2 + 2)
+    text = [text.get_text() for text in ax.texts]
+    top = scores.top(2)
+    assert f"{top.helpful[0, 0]}\n{top.helpful_scores[0, 0]:+.2f}" in text
+    assert f"{top.harmful[2, 1]}\n{top.harmful_scores[2, 1]:+.2f}" in text
+    assert "help most: removing one raises the test loss (nats) by" in text
+
+
+def test_influential_shows_pictures_as_they_are():
+    data = data_of((4, 4, 3))
+    low = min(data.x_train.min(), data.x_test.min())
+    high = max(data.x_train.max(), data.x_test.max())
+    ax = plots.influential(scores_of(data), data, k=1, ax=new_axes())
+    shown = ax.images[0].get_array()
+    assert shown.shape == (4, 4, 3)
+    assert np.allclose(shown, (data.x_test[0] - low) / (high - low), rtol=0, atol=1e-12)
+
+
+def test_influential_of_constant_points_and_real_targets():
+    data = Dataset(np.ones((4, 3)), np.linspace(0, 1, 8).reshape(4, 2), np.ones((1, 3)), np.ones(1))
+    ax = plots.influential(scores_of(data), data, k=4, ax=new_axes())
+    assert ax.texts[0].get_text() == "1"
+    assert any(text.get_text().startswith("0, 0.143\n") for text in ax.texts)
+
+
+def test_influential_refuses():
+    data = data_of((3,))
+    with pytest.raises(
+        ValueError, match=r"`scores` has shape \(3, 12\) but `data` \(4, 12\) points"
+    ):
+        plots.influential(scores_of(data), data_of((3,), t=4))
+    with pytest.raises(ValueError, match="`k` is 13"):
+        plots.influential(scores_of(data), data, k=13)
+
+
+def test_page_has_a_panel_for_every_forget_set():
+    predicted, truth = effects()
+    data = data_of((4, 4))
+    sets = [(title, {"one": predicted}, truth) for title in ("first", "second", "third")]
+    page = plots.page(sets, scores_of(data), data, k=2, unit="nats")
+    page.canvas.draw()
+    assert [ax.get_title() for ax in page.axes] == ["first", "second", "third", ""]
+    assert pyplot.get_fignums() == []
+
+
+def test_without_matplotlib(monkeypatch):
+    for module in ("matplotlib.pyplot", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    predicted, truth = effects()
+    data = data_of((3,))
+    for draw in (
+        lambda: plots.effect(predicted, truth),
+        lambda: plots.influential(scores_of(data), data),
+        lambda: plots.page([("one", {"one": predicted}, truth)], scores_of(data), data),
+    ):
+        with pytest.raises(ImportError, match=r'pip install "kernelinf\[plot\]"'):
+            draw()
