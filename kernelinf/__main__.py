@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import _demo
-from ._setup import prepare
+from ._arguments import prepare
 from ._version import __version__
 
 DESCRIPTION = """\

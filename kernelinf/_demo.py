@@ -12,12 +12,12 @@ import numpy.typing as npt
 from tqdm.auto import tqdm
 
 from . import plots
+from ._arguments import ForgetSet, Indices, Setup, bars
 from ._arrays import Array
 from ._gram import Cross
 from ._influence import InfluenceMatrix, influence
 from ._losses import accuracy
 from ._removal import Effect, FirstOrder, NewtonStep, Retrain, remove
-from ._setup import ForgetSet, Indices, Setup, bars
 from ._text import correlation, decimals, error, label
 from ._training import Model, fit
 from .datasets import Dataset

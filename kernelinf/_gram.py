@@ -140,7 +140,7 @@ class Gram:
         # factor on the left.
         square = self.square()
         product = (v.reshape(len(square), -1).T @ square).T
-        return namespace(square).ascontiguousarray(product).reshape(v.shape)
+        return product.copy().reshape(v.shape)  # row by row again, as v is
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Gram":
         """Return the Gram matrix of some of the points, (m,) indices, as a copy."""
@@ -400,6 +400,6 @@ def _check_positive(square: npt.NDArray[np.float64], rounding: float) -> None:
     except scipy.linalg.LinAlgError:
         lowest = scipy.linalg.eigvalsh(square, subset_by_index=[0, 0])[0]
         raise ValueError(
-            "`kernel` (a precomputed matrix) is not positive semidefinite: its smallest eigenvalue is "
-            f"{lowest:.3g}; evaluate the kernel in float64, or add {-lowest:.3g} to its diagonal"
+            "`kernel` (a precomputed matrix) is not positive semidefinite: its smallest eigenvalue "
+            f"is {lowest:.3g}; evaluate the kernel in float64, or add {-lowest:.3g} to its diagonal"
         ) from None

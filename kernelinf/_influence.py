@@ -82,8 +82,9 @@ class InfluenceMatrix:
         axes = ", ".join(
             f"{name}: {size}" for name, size in zip(self.dims, self.values.shape, strict=True)
         )
-        low, high = (self.values.min(), self.values.max()) if self.values.size else (0, 0)
-        return f"InfluenceMatrix({axes}; change of the {self.of} on removal, {low:+.2e} to {high:+.2e})"
+        low, high = self.values.min(), self.values.max()
+        span = f"{low:+.2e} to {high:+.2e}"
+        return f"InfluenceMatrix({axes}; change of the {self.of} on removal, {span})"
 
 
 @in_float64

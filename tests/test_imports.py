@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version",),
     ("_arrays", "_neural_tangents"),
-    ("_losses", "_targets"),
+    ("_losses", "_targets", "_text"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
     ("_gram",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("_influence",),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
-    ("_setup",),
+    ("_arguments",),
     ("_demo",),
     ("__init__",),
     ("__main__",),
