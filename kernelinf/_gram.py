@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -66,6 +66,9 @@ class Cross:
     def __len__(self) -> int:
         return len(self.matrix)
 
+    def __repr__(self) -> str:
+        return f"Cross({' x '.join(map(str, self.matrix.shape))})"
+
     def __matmul__(self, v: Array) -> Array:
         """Return K_tX v, (t, d, ...), for v of shape (n, d, ...)."""
         matrix = self.matrix
@@ -107,7 +110,12 @@ class Gram:
     x: npt.NDArray[Any] | None = None
     block_size: int = BLOCK_SIZE
     progress: bool = False
-    _given: Array | None = field(default=None, repr=False)
+    _given: Array | None = None
+
+    def __repr__(self) -> str:
+        blocks = "" if self.outputs is None else f", blocks of {self.outputs} outputs"
+        kernel = "a given matrix" if self.kernel is None else repr(self.kernel)
+        return f"Gram({self.n} points{blocks}, {kernel})"
 
     @functools.cached_property
     def plan(self) -> Plan:

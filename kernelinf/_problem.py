@@ -47,6 +47,11 @@ class Problem:
         return float(self.weights.sum())
 
     @property
+    def points(self) -> int:
+        """How many points have a weight."""
+        return int((self.weights > 0).sum())
+
+    @property
     def rho(self) -> float:
         """The ridge of the dual system."""
         return self.reg * self.total if self.reg_scale == "mean" else self.reg
@@ -61,7 +66,7 @@ class Problem:
         return self.offset + self.gram @ alpha
 
     def residual(self, alpha: Array, outputs: Array) -> Array:
-        """Return rho alpha + v g, (n, d): zero exactly when alpha is trained (if K has full rank)."""
+        """Return rho alpha + v g, (n, d): zero when alpha is trained."""
         gradient = self.loss.gradient(outputs, self.targets)
         return self.rho * alpha + self.weights[:, None] * gradient
 

@@ -3,7 +3,7 @@
 import abc
 import functools
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ from ._training import (
 
 LossChange = Literal["plug_in", "first_order", "regularised"]
 
-SLICE_FROM = 0.15  # share of forgotten points from which a copy of the retained Gram pays (measured)
+SLICE_FROM = 0.15  # forgotten share from which a copy of the retained Gram pays (measured)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,8 @@ class Effect:
     losses: Array | None = None
 
     def __repr__(self) -> str:
-        text = f"Effect on {len(self.outputs)} points: mean |output change| {np.abs(self.outputs).mean():.3g}"
+        size = np.abs(self.outputs).mean()
+        text = f"Effect on {len(self.outputs)} points: mean |output change| {size:.3g}"
         if self.losses is not None:
             text += f", mean loss change {self.losses.mean():+.3g}"
         return text
@@ -69,11 +70,16 @@ class Removal:
         Relative residual of the linear system that was solved; 0 for `Retrain`.
     """
 
-    before: Model = field(repr=False)
+    before: Model
     forget: npt.NDArray[np.intp]
     method: "Method"
-    model: Model = field(repr=False)
+    model: Model
     residual: float = 0.0
+
+    def __repr__(self) -> str:
+        size = f"{len(self.forget)} of {self.before.problem.points} points"
+        norm = f"{self.gradient_norm:.1e}"
+        return f"Removal({size}, {self.method}: gradient norm without them {norm})"
 
     @functools.cached_property
     def delta_alpha(self) -> Array:
@@ -337,7 +343,7 @@ def _masked_step(problem: Problem, model: Model) -> tuple[Array, float]:
 
 
 def _sliced_step(problem: Problem, model: Model) -> tuple[Array, float]:
-    """Solve on the retained rows; the removed coefficients enter as a known shift of the outputs."""
+    """Solve on the retained rows; the removed coefficients are a known shift of the outputs."""
     xp = namespace(model._alpha)
     rows = _retained(problem)
     part = problem.take(rows)

@@ -115,7 +115,8 @@ def _are_classes(labels: npt.NDArray[Any], loss: str) -> bool:
         return False
     if not (labels == np.round(labels)).all():
         raise ValueError(
-            f"`y` holds real numbers but loss {loss!r} takes classes; pass labels, or loss='squared'"
+            f"`y` holds real numbers but loss {loss!r} takes classes; pass labels, or "
+            "loss='squared'"
         )
     return True
 

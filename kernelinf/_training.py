@@ -247,7 +247,7 @@ class Model:
     gradient_norm
         Norm of the regularised risk's gradient in parameter space.
     converged
-        Whether the solver reached its tolerance.
+        Whether the solver reached its tolerance; true when it was given none.
     history
         Risk, gradient norm and cost by step.
     classes
@@ -255,14 +255,22 @@ class Model:
         two labels that stand for -1 and +1.
     """
 
-    problem: Problem = field(repr=False)
-    _alpha: Array = field(repr=False)
-    _outputs: Array = field(repr=False)
+    problem: Problem
+    _alpha: Array
+    _outputs: Array
     gradient_norm: float
     converged: bool
     history: History
     classes: npt.NDArray[Any] | None
-    offset: Callable[[Any], npt.ArrayLike] | None = field(default=None, repr=False)
+    offset: Callable[[Any], npt.ArrayLike] | None = None
+
+    def __repr__(self) -> str:
+        problem, (_, d) = self.problem, self.problem.targets.shape
+        state = "" if self.converged else ", not converged"
+        return (
+            f"Model({problem.points} points, {d} outputs, {problem.loss.name}, reg {problem.reg:g}: "
+            f"gradient norm {self.gradient_norm:.1e}{state})"
+        )
 
     @functools.cached_property
     def alpha(self) -> Array:
