@@ -267,10 +267,9 @@ class Model:
     def __repr__(self) -> str:
         problem, (_, d) = self.problem, self.problem.targets.shape
         state = "" if self.converged else ", not converged"
-        return (
-            f"Model({problem.points} points, {d} outputs, {problem.loss.name}, reg {problem.reg:g}: "
-            f"gradient norm {self.gradient_norm:.1e}{state})"
-        )
+        size = f"{problem.points} points, {d} outputs"
+        norm = f"gradient norm {self.gradient_norm:.1e}{state}"
+        return f"Model({size}, {problem.loss.name}, reg {problem.reg:g}: {norm})"
 
     @functools.cached_property
     def alpha(self) -> Array:
