@@ -10,11 +10,12 @@ from tqdm.auto import tqdm
 
 from ._arrays import Array, in_float64, like, namespace, to_numpy
 from ._gram import Cross
+from ._newton import System
 from ._training import ConvergenceWarning, Model, rounding
 
 Of = Literal["loss", "outputs"]
 
-STACK_BYTES = 8e6  # size of one stack (n, d, s) of right-hand sides; about eight are alive at once
+STACK_BYTES = 16e6  # size of one stack (n, d, s) of right-hand sides; about eight are alive at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +141,12 @@ def influence(
     t, q, _ = directions.shape
     scores = np.empty((t, q, model.gram.n))
     block = _rows_at_once(model, q)
+    system = model.problem.system(model._outputs).prepared(t * q)
     residual = 0.0
     with tqdm(total=t, desc="Influence", unit="point", disable=not progress) as bar:
         for start in range(0, t, block):
             rows = slice(start, start + block)
-            scores[rows], missed = _scores(model, cross.rows(rows), directions[rows])
+            scores[rows], missed = _scores(model, system, cross.rows(rows), directions[rows])
             residual = max(residual, missed)
             bar.update(len(scores[rows]))
     if residual > rounding(model.problem):
@@ -177,13 +179,13 @@ def _directions(
     return model.problem.loss.gradient(outputs, targets)[:, None, :]
 
 
-def _scores(model: Model, cross: Cross, directions: Array) -> tuple[Array, float]:
+def _scores(model: Model, system: System, cross: Cross, directions: Array) -> tuple[Array, float]:
     """Score a block of test points, (t, q, n), and return the residual of the solve."""
     problem, xp = model.problem, namespace(directions)
     t, q, _ = directions.shape
     b = xp.stack([cross.pull_back(directions[:, j]) for j in range(q)], axis=3)
     n, d = b.shape[:2]
-    solution = problem.system(model._outputs).solve_transposed(b.reshape(n, d, t * q))
+    solution = system.solve_transposed(b.reshape(n, d, t * q))
     u = solution.x
     gradient = problem.loss.gradient(model._outputs, problem.targets) * problem.weights[:, None]
     scores = xp.einsum("nds,nd->sn", u, gradient)

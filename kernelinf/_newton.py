@@ -2,27 +2,26 @@
 
 W is the block-diagonal Hessian of the loss, W = L L^T. The square-root form
 
-    x = (b - L z) / rho,    A z = L^T K b,    A = rho I + L^T K L
+    x = (b - P K b) / rho,    P = L A^-1 L^T,    A = rho I + L^T K L
 
-is symmetric positive definite whatever the ranks of K and W (the identity behind Rasmussen &
-Williams 2006, Eq. 3.27), and its condition number is at most 1 + curvature lambda_max(K) / rho.
+has a symmetric positive definite A whatever the ranks of K and W (the identity behind Rasmussen &
+Williams 2006, Eq. 3.27), with condition number at most 1 + curvature lambda_max(K) / rho. P v comes
+from conjugate gradients or from a factorisation.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import jax.scipy.linalg
-import numpy as np
-import scipy.linalg
+from dataclasses import dataclass, replace
 
 from ._arrays import Array, dot, namespace
+from ._factorization import Factorization, cost, factorize
 from ._gram import Gram
 from ._losses import HessianRoot
 
 TOLERANCE = 1e-12  # relative residual of a solve meant to be exact
 MAX_ROUNDS = 6
+EXPECTED_ITERATIONS = 25  # of conjugate gradients, to weigh them against a factorisation
+MAX_FACTOR_BYTES = 4e9
 MAX_ITERATIONS = 20_000  # of conjugate gradients, and never more than 20 an unknown
 
 
@@ -61,13 +60,20 @@ class System:
     rho
         The ridge, positive.
     direct
-        Factorise A (Cholesky) instead of iterating; needs W equal for all outputs of a point.
+        Factorise A instead of iterating.
     """
 
     gram: Gram
     root: HessianRoot
     rho: float
     direct: bool
+
+    def prepared(self, columns: int) -> "System":
+        """Return the system, factorised if that many right-hand sides (n, d) repay it."""
+        size, operations = cost(self.gram, self.root)
+        products = 2 * EXPECTED_ITERATIONS * columns * size
+        pays = operations < products and 8 * size <= MAX_FACTOR_BYTES
+        return replace(self, direct=self.direct or pays)
 
     def solve(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
         """Solve for one right-hand side (n, d) or a stack (n, d, s), refining until it is exact.
@@ -101,10 +107,10 @@ class System:
         u, residual, iterations, remainder = 0 * b, 1.0, 0, b
         product = u
         for _ in range(MAX_ROUNDS):
-            z, used = self._inverse(
-                self.root.apply_transposed(remainder), 0.1 * tolerance / residual
-            )
-            trial = u + (remainder - self.gram @ self.root.apply(z)) / self.rho
+            # ||r||^2 / ||r||_K bounds the norm of r that belongs to K^-1 from below
+            reference = dot(remainder, remainder) / _norm(remainder, self.gram @ remainder)
+            inner, used = self._inner(remainder, 0.1 * tolerance / residual, reference)
+            trial = u + (remainder - self.gram @ inner) / self.rho
             trial_product = self._hessian(trial)
             trial_remainder = b - self.rho * trial - self.gram @ trial_product
             iterations += used
@@ -130,17 +136,17 @@ class System:
         -------
         The approximate solution (n, d, s) and the iterations used.
         """
-        reference = _root_of(dot(b, product))
-        z, used = self._inverse(self.root.apply_transposed(product), reduction, reference)
-        return (b - self.root.apply(z)) / self.rho, used
+        reference = _norm(b, product)
+        inner, used = self._inner(product, reduction, reference)
+        return (b - inner) / self.rho, used
 
-    def _inverse(
-        self, b: Array, reduction: float, reference: Array | None = None
-    ) -> tuple[Array, int]:
-        """Return A^-1 b."""
+    def _inner(self, v: Array, reduction: float, reference: Array) -> tuple[Array, int]:
+        """Return P v, P = L A^-1 L^T, and the iterations used."""
         if self.direct:
-            return _factor_solve(self._factor, b), 0
-        return conjugate_gradients(self._operator, b, self.rho, reduction, reference)
+            return self._factorization.apply(v), 0
+        b = self.root.apply_transposed(v)
+        z, used = conjugate_gradients(self._operator, b, self.rho, reduction * reference)
+        return self.root.apply(z), used
 
     def _operator(self, v: Array) -> Array:
         return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
@@ -149,31 +155,18 @@ class System:
         return self.root.apply(self.root.apply_transposed(v))
 
     @functools.cached_property
-    def _factor(self) -> Any:
-        square = self.gram.square()
-        xp = namespace(square)
-        scale = self.root.scale[:, 0, 0]
-        if self.gram.outputs is not None:
-            scale = xp.repeat(scale, self.gram.outputs)
-        matrix = scale[:, None] * square * scale + self.rho * xp.eye(len(scale))
-        if xp is np:
-            return scipy.linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        return jax.scipy.linalg.cho_factor(matrix, lower=True)
+    def _factorization(self) -> Factorization:
+        return factorize(self.gram, self.root, self.rho)
 
 
 def conjugate_gradients(
-    operator: Callable[[Array], Array],
-    b: Array,
-    rho: float,
-    reduction: float,
-    reference: Array | None,
+    operator: Callable[[Array], Array], b: Array, rho: float, target: Array
 ) -> tuple[Array, int]:
     """Solve A x = b, A = rho I + B with B = L^T K L, for a stack (n, d, s), one step size each.
 
     Stops when sqrt(r^T B r) / rho, the K-norm of the residual that r leaves in the system that A
-    comes from, is at most `reduction` times `reference` (s,), or times its first value if that is
-    None. It costs no product: successive residuals r = p - beta p' of conjugate directions have
-    r^T A r = p^T A p + beta^2 p'^T A p'.
+    comes from, is at most `target` (s,). That costs no product: successive residuals
+    r = p - beta p' of conjugate directions have r^T A r = p^T A p + beta^2 p'^T A p'.
 
     SciPy's solver takes one vector and stops on ||r||, which undersolves small eigenvalues: with it
     the outer Newton iteration can stall.
@@ -183,14 +176,12 @@ def conjugate_gradients(
     squared = dot(r, r)
     beta, before = 0 * squared, 0 * squared
     active = squared > 0
-    target = None if reference is None else reduction * reference
     iteration = 0
     most = min(MAX_ITERATIONS, 100 + 20 * b.shape[0] * b.shape[1])
     while iteration < most and bool(xp.any(active)):
         product = operator(p)
         curvature = dot(p, product)
-        norm = _root_of(curvature + beta**2 * before - rho * squared) / rho
-        target = reduction * norm if target is None else target
+        norm = xp.sqrt(xp.maximum(curvature + beta**2 * before - rho * squared, 0.0)) / rho
         step = xp.where(active, squared / xp.where(active, curvature, 1.0), 0.0)
         x, r = x + step * p, r - step * product
         new = dot(r, r)
@@ -206,19 +197,14 @@ def as_stack(v: Array) -> Array:
     return v if v.ndim == 3 else v[:, :, None]
 
 
-def _root_of(squares: Array) -> Array:
-    return namespace(squares).sqrt(namespace(squares).maximum(squares, 0.0))
+def _norm(v: Array, product: Array) -> Array:
+    """Return the K-norm of v from K v, and one where it is zero."""
+    xp = namespace(v)
+    squared = dot(v, product)
+    return xp.where(squared > 0, xp.sqrt(xp.maximum(squared, 0.0)), 1.0)
 
 
 def _relative(remainder: Array, b: Array) -> float:
     xp = namespace(b)
     size = xp.sqrt(dot(b, b))
     return float(xp.max(xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)))
-
-
-def _factor_solve(factor: Any, b: Array) -> Array:
-    columns = b.reshape(factor[0].shape[0], -1)
-    if namespace(b) is np:
-        return scipy.linalg.cho_solve(factor, columns, check_finite=False).reshape(b.shape)
-    solved: Any = jax.scipy.linalg.cho_solve(factor, columns)
-    return solved.reshape(b.shape)
