@@ -45,12 +45,12 @@ shutil.copytree(HERE.parent / "notebooks", HERE / "notebooks", dirs_exist_ok=Tru
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
-nb_merge_streams = True
+nb_output_stderr = "error"  # a warning in a notebook is an error here too
 
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 
-# MathJax comes with a Python package, as one file that needs no fonts: pages work without a network.
+# MathJax comes with a Python package, as one file without fonts: pages work without a network.
 MATHJAX = importlib.resources.files("sphinx-mathjax-offline") / "static/mathjax/tex-svg.js"
 mathjax_path = "tex-svg.js"
 math_eqref_format = "({number})"
@@ -63,6 +63,7 @@ html_copy_source = False
 html_show_sourcelink = False
 
 default_role = "py:obj"
+add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False
@@ -75,7 +76,7 @@ for field in PyObject.doc_field_types:
         field.label = "Attributes"
 
 
-def without_constructor(app, what, name, obj, options, signature, return_annotation):
+def without_constructor(app, what, name, obj, *rest):
     """Drop the signatures of records, which users do not construct."""
     if what == "class" and not issubclass(obj, Method | Solver):
         return "", None

@@ -157,6 +157,13 @@ class Gram:
         part = xp.take(xp.take(self.matrix, rows, axis=0), rows, axis=columns_axis)
         return Gram(len(rows), self.outputs, _given=part)
 
+    @functools.cached_property
+    @in_float64
+    def norm(self) -> float:
+        """Frobenius norm of the matrix: a bound on its largest eigenvalue."""
+        square = self.square()
+        return float(namespace(square).sqrt((square * square).sum()))
+
     def square(self) -> Array:
         """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""
         return _square(self.matrix)
@@ -233,7 +240,7 @@ def gram(
     ----------
     kernel
         A kernel (`from_stax`, `linear`, `rbf`); or a matrix: Sigma (n, n), or full blocks
-        (n, d, n, d), symmetric and positive semidefinite.
+        (n, d, n, d), symmetric and positive semidefinite. Not copied: leave it as it is.
     x
         Training points (n, ...), for a kernel. NumPy or JAX, any real dtype.
     block_size

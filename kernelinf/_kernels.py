@@ -1,6 +1,5 @@
 """Kernel functions: infinitely wide networks (`from_stax`), `linear` and `rbf`."""
 
-import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,16 +18,16 @@ DIAGONAL_CHUNK = 16  # a pair of 32 x 32 images under global pooling takes 8 MB 
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel(abc.ABC):
+class Kernel:
     """A positive semidefinite function of two points. Made by `from_stax`, `linear` or `rbf`.
 
-    Called as ``kernel(x1, x2=None)`` on points (n1, ...) and (n2, ...) it returns the (n1, n2) values
-    in float64, whatever the dtype of the points and JAX's global precision.
+    Called as ``kernel(x1, x2=None)`` on points (n1, ...) and (n2, ...) it returns the (n1, n2)
+    values in float64, whatever the dtype of the points and JAX's global precision.
     """
 
-    @abc.abstractmethod
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
         """Values (n1, n2) for float64 points, traceable by JAX."""
+        raise NotImplementedError
 
     def _check_points(self, shape: tuple[int, ...]) -> None:
         """Refuse points of a shape (without the first axis) that the kernel cannot take."""
@@ -41,8 +40,8 @@ class Kernel(abc.ABC):
         Parameters
         ----------
         x1, x2
-            Points (n1, ...) and (n2, ...), of any real dtype. Without `x2` the points are paired with
-            themselves, and the result is symmetric bit for bit.
+            Points (n1, ...) and (n2, ...), of any real dtype. Without `x2` the points are paired
+            with themselves, and the result is symmetric bit for bit.
 
         Returns
         -------
@@ -52,8 +51,9 @@ class Kernel(abc.ABC):
         Raises
         ------
         ValueError
-            Points are empty, not finite, unscaled uint8, of different shapes, or of a shape that the
-            network cannot take; the network has no readout or gives no n x n kernel; values overflow.
+            Points are empty, not finite, unscaled uint8, of different shapes, or of a shape that
+            the network cannot take; the network has no readout or gives no n x n kernel; a value of
+            the kernel is not finite.
         TypeError
             Points are not real numbers.
         """
@@ -130,12 +130,13 @@ class Kernel(abc.ABC):
         return jax.jit(jax.vmap(lambda x: self._pairs(x[None], x[None])[0, 0]))
 
     def _finite(self, values: jax.Array) -> Array:
-        if not jnp.isfinite(values).all():
+        on_host = np.asarray(values)
+        if not np.isfinite(on_host).all():
             raise ValueError(
-                f"{self!r} is NaN or infinite on these points; scale them down, drop rows of zeros, or "
-                "change the network"
+                f"{self!r} is NaN or infinite on these points; scale them down, drop rows of "
+                "zeros, or change the network"
             )
-        return np.asarray(values)
+        return on_host
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +192,9 @@ def from_stax(network: Any, kind: str = "ntk") -> Kernel:
     Parameters
     ----------
     network
-        An architecture built with `kernelinf.stax`: the triple ``(init_fn, apply_fn, kernel_fn)``, or
-        its ``kernel_fn``. It must give one (n, n) kernel: it ends in a dense readout, and images are
-        flattened or pooled globally before that.
+        An architecture built with `kernelinf.stax`: the triple ``(init_fn, apply_fn, kernel_fn)``,
+        or its ``kernel_fn``. It must give one (n, n) kernel: it ends in a dense readout, and images
+        are flattened or pooled globally before that.
     kind
         "ntk": the neural tangent kernel, by which gradient descent trains all layers. "nngp": the
         covariance of the outputs at initialisation, by which it trains the readout alone.
@@ -223,8 +224,8 @@ def from_stax(network: Any, kind: str = "ntk") -> Kernel:
     kernel_fn = _kernel_fn(network)
     if uses_dropout(kernel_fn):
         raise ValueError(
-            "`network` has Dropout in its 'train' mode, whose noise is added to the kernel's diagonal "
-            "alone; pass mode='test' to stax.Dropout"
+            "`network` has Dropout in its 'train' mode, whose noise is added to the kernel's "
+            "diagonal alone; pass mode='test' to stax.Dropout"
         )
     return _Stax(kernel_fn, kind)
 
@@ -235,7 +236,8 @@ def linear() -> Kernel:
     Returns
     -------
     Kernel
-        ``kernel(x1, x2) = x1 @ x2.T`` on points (n, ...), flattened: the kernel of linear regression.
+        ``kernel(x1, x2) = x1 @ x2.T`` on points (n, ...), flattened: the kernel of linear
+        regression.
     """
     return _Linear()
 
@@ -306,13 +308,13 @@ def _kernel_fn(network: Any) -> Callable[..., Any]:
 def _check_output(result: Any, kind: str) -> None:
     if isinstance(result, tuple | list):
         raise ValueError(
-            f"the network has {len(result)} outputs side by side; join them with stax.FanInSum() or "
-            "stax.FanInConcat()"
+            f"the network has {len(result)} outputs side by side; join them with stax.FanInSum() "
+            "or stax.FanInConcat()"
         )
     if not isinstance(result, neural_tangents.Kernel):
         raise TypeError(
-            f"`network` returned a {type(result).__name__} for two batches of points; pass a network "
-            "of kernelinf.stax"
+            f"`network` returned a {type(result).__name__} for two batches of points; pass a "
+            "network of kernelinf.stax"
         )
     shape = getattr(result, kind).shape
     if shape != (2, 3):

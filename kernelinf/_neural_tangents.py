@@ -1,8 +1,10 @@
 """neural-tangents 0.6.5 on the JAX of today. The only module that imports it.
 
-The library is archived and looks up names that JAX has since moved or removed. They are put in place
-while it is imported and taken away again, so that JAX is left as it was. TensorFlow, which only its
-experimental module uses, is never imported and need not be installed.
+The library is archived and looks up names that JAX has since moved or removed. They are put in
+place while it is imported and taken away again, so that JAX is left as it was. TensorFlow, which
+only its experimental module uses, is never imported and need not be installed.
+
+Two of its private functions are replaced: one for accuracy, one because XLA crashes in it.
 """
 
 import contextlib
@@ -10,7 +12,7 @@ import importlib
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -23,16 +25,12 @@ UNUSED = ("neural_tangents.experimental", "jax.util")
 
 
 def _check_version() -> None:
-    first, beyond = SUPPORTED
-    if not first <= jax.__version_info__ < beyond:
+    if not SUPPORTED[0] <= jax.__version_info__ < SUPPORTED[1]:
+        first, beyond = (".".join(map(str, version)) for version in SUPPORTED)
         raise ImportError(
-            f"kernelinf works with JAX {_dotted(first)} and later, before {_dotted(beyond)}; found "
-            f"{jax.__version__}. Install one with: pip install 'jax>={_dotted(first)},<{_dotted(beyond)}'"
+            f"kernelinf works with JAX {first} and later, before {beyond}; found "
+            f"{jax.__version__}. Install one that works: pip install 'jax>={first},<{beyond}'"
         )
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
 
 
 def _missing_names() -> Iterator[tuple[types.ModuleType, str, Any]]:
@@ -88,8 +86,9 @@ def _import() -> types.ModuleType:
 _check_version()
 neural_tangents = _import()
 stax = neural_tangents.stax
-_elementwise = importlib.import_module("neural_tangents._src.stax.elementwise")
-_requirements = importlib.import_module("neural_tangents._src.stax.requirements")
+_elementwise: Any = importlib.import_module("neural_tangents._src.stax.elementwise")
+_linear: Any = importlib.import_module("neural_tangents._src.stax.linear")
+_requirements: Any = importlib.import_module("neural_tangents._src.stax.requirements")
 
 
 def uses_dropout(kernel_fn: Callable[..., Any]) -> bool:
@@ -99,9 +98,9 @@ def uses_dropout(kernel_fn: Callable[..., Any]) -> bool:
 
 def _snap(covariance: jax.Array, product: jax.Array) -> jax.Array:
     # Piecewise linear activations take sqrt(1 - cos^2) of the angle between two points. Where the
-    # points are equal, rounding leaves 1 - cos^2 at 1e-16 and not 0, an angle of 1e-8 and an error of
-    # 1e-8 in the NTK's diagonal (1e-4 in float32). A cosine within rounding of 1 carries no angle:
-    # it is moved just past 1, where the library's own clipping makes the angle exactly 0.
+    # points are equal, rounding leaves 1 - cos^2 at 1e-16 and not 0: an angle of 1e-8 and as large
+    # an error in the NTK's diagonal (1e-4 in float32). A cosine within rounding of 1 carries no
+    # angle: it is moved just past 1, where the library's own clipping makes the angle exactly 0.
     eps = jnp.finfo(covariance.dtype).eps
     norm = jnp.sqrt(product)
     beyond = jnp.sign(covariance) * norm * (1 + 4 * eps)
@@ -127,4 +126,38 @@ def _make_exact(library: Any) -> None:
     library._elementwise = exact
 
 
+def _window(x: jax.Array, filters: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
+    # Covariances (batch, 1, p, p) are convolved with a constant diagonal filter. On CPUs with
+    # AVX-512 the float64 convolution of jaxlib 0.10.2 reads outside its input and can crash the
+    # process. Adding up shifted slices is the same sum. The barriers keep XLA from computing the
+    # padded input and the sum again inside each of their uses, which is several times slower.
+    size, stride, length = filters.shape[-1], strides[0], x.shape[-1]
+    ((before, after),) = jax.lax.padtype_to_pads((length,), (size,), (stride,), padding)
+    edges = ((0, 0), (0, 0), (before, after), (before, after))
+    x = jax.lax.optimization_barrier(jnp.pad(x, edges))
+    last = length + before + after - size + 1
+    total = sum(x[..., k : k + last : stride, k : k + last : stride] for k in range(size))
+    return jax.lax.optimization_barrier(total / size)
+
+
+def _shared_convolution(
+    covariance: jax.Array | None, filters: Any, strides: Any, padding: Any, batch_ndim: int
+) -> jax.Array | None:
+    if covariance is None or covariance.ndim == 0:
+        return covariance
+    if padding == _linear.Padding.CIRCULAR:
+        axes = tuple(range(batch_ndim, covariance.ndim))
+        covariance = _linear._same_pad_for_filter_shape(
+            covariance, _double(filters), _double(strides), axes
+        )
+    return _linear._conv_kernel_full_spatial_loop(
+        covariance, filters, strides, padding, _window, lambda _: 1
+    )
+
+
+def _double(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(size for size in sizes for _ in range(2))
+
+
 _make_exact(_elementwise)
+_linear._conv_kernel_full_spatial_shared = _shared_convolution

@@ -13,12 +13,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ._arrays import Array, dot, namespace
 from ._factorization import Factorization, cost, factorize
 from ._gram import Gram
 from ._losses import HessianRoot
 
 TOLERANCE = 1e-12  # relative residual of a solve meant to be exact
+EPS = float(np.finfo(np.float64).eps)
 MAX_ROUNDS = 6
 EXPECTED_ITERATIONS = 25  # of conjugate gradients, to weigh them against a factorisation
 MAX_FACTOR_BYTES = 4e9
@@ -95,7 +98,7 @@ class System:
             previous, new = residual, _relative(trial_remainder, target)
             if new < previous:
                 x, product, remainder, residual = trial, trial_product, trial_remainder, new
-            if new <= tolerance or new > 0.1 * previous:
+            if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
         return Solution(x.reshape(b.shape), product.reshape(b.shape), residual, iterations)
 
@@ -117,9 +120,13 @@ class System:
             previous, new = residual, _relative(trial_remainder, b)
             if new < previous:
                 u, product, remainder, residual = trial, trial_product, trial_remainder, new
-            if new <= tolerance or new > 0.1 * previous:
+            if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
         return Solution(u, product, residual, iterations)
+
+    def _enough(self, tolerance: float) -> float:
+        """Return the residual to stop at: with a factor at hand, rounding costs little more."""
+        return EPS if self.direct else tolerance
 
     def correction(self, b: Array, product: Array, reduction: float) -> tuple[Array, int]:
         """Solve once, to a residual whose K-norm is `reduction` times that of b.

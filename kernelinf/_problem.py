@@ -78,6 +78,15 @@ class Problem:
         product = self.gram @ residual if product is None else product
         return self.scale * math.sqrt(max(float(dot(residual, product)), 0.0))
 
+    def rounding_norm(self, alpha: Array) -> float:
+        """Return the gradient norm that rounding alone may leave in place of zero.
+
+        Outputs carry errors of about eps ||K|| ||alpha||, and the gradient those of the outputs.
+        """
+        size = self.gram.norm
+        change = (self.loss.curvature * float(self.weights.max()) * size + self.rho) * size**0.5
+        return self.scale * float(np.finfo(np.float64).eps) * change * math.sqrt(dot(alpha, alpha))
+
     def risk(self, alpha: Array, outputs: Array) -> float:
         """Return the regularised risk."""
         losses = self.loss.value(outputs, self.targets)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ._arrays import Array, dot, in_float64, like, namespace, to_numpy
 from ._gram import Cross
+from ._newton import Solution
 from ._problem import Problem
 from ._training import (
     ConvergenceWarning,
@@ -161,12 +162,21 @@ class Removal:
         return Effect(to_numpy(change), to_numpy(losses))
 
 
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Coefficients after a removal, (n, d), the solve's relative residual, and if that will do."""
+
+    alpha: Array
+    residual: float
+    converged: bool
+
+
 class Method(abc.ABC):
     """A way of computing the model without its forget set."""
 
     @abc.abstractmethod
-    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> tuple[Array, float]:
-        """Return the new coefficients (n, d) and the relative residual of the solve."""
+    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> "Solved":
+        """Compute the new coefficients."""
 
 
 @dataclass(frozen=True)
@@ -177,15 +187,15 @@ class FirstOrder(Method):
     g_F + m reg alpha, the last term from the ridge of a mean risk, which falls with the weights.
     """
 
-    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> tuple[Array, float]:
-        """Return the new coefficients (n, d) and the relative residual of the solve."""
+    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> "Solved":
+        """Compute the new coefficients."""
         problem = model.problem
         retained = problem.without(forget)
         gradient = problem.loss.gradient(model._outputs, problem.targets)
         lost = (problem.weights - retained.weights)[:, None]
         b = lost * gradient + (problem.rho - retained.rho) * model._alpha
         solution = problem.system(model._outputs).solve(b)
-        return model._alpha + solution.x, solution.residual
+        return _checked(problem, model._alpha + solution.x, solution)
 
 
 @dataclass(frozen=True)
@@ -196,8 +206,8 @@ class NewtonStep(Method):
     squared loss. It keeps the residual rho alpha + g of a model that is not trained to the end.
     """
 
-    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> tuple[Array, float]:
-        """Return the new coefficients (n, d) and the relative residual of the solve."""
+    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> "Solved":
+        """Compute the new coefficients."""
         problem = model.problem.without(forget)
         if _slices(problem):
             return _sliced_step(problem, model)
@@ -210,14 +220,14 @@ class Retrain(Method):
 
     tol: float = 1e-11
 
-    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> tuple[Array, float]:
-        """Return the new coefficients (n, d); the residual does not apply and is zero."""
+    def solve(self, model: Model, forget: npt.NDArray[np.intp]) -> "Solved":
+        """Compute the new coefficients."""
         problem = model.problem.without(forget)
         rows = _retained(problem)
         part = problem.take(rows)
         start = namespace(model._alpha).take(model._alpha, rows, axis=0)
         trained = Newton(self.tol).train(part, start, progress=False)
-        return _scatter(trained.alpha, rows, problem.gram.n), 0.0
+        return Solved(_scatter(trained.alpha, rows, problem.gram.n), 0.0, trained.converged)
 
 
 @in_float64
@@ -256,10 +266,8 @@ def remove(model: Model, forget: npt.ArrayLike, *, method: Method | None = None)
             f"`method` is {method!r}; pass ki.NewtonStep(), ki.FirstOrder() or ki.Retrain()"
         )
     indices = forget_indices(forget, to_numpy(model.problem.weights))
-    alpha, residual = method.solve(model, indices)
-    return Removal(
-        model, indices, method, _model_after(model, indices, alpha, residual, method), residual
-    )
+    solved = method.solve(model, indices)
+    return Removal(model, indices, method, _model_after(model, indices, solved), solved.residual)
 
 
 def forget_indices(forget: npt.ArrayLike, weights: Array) -> npt.NDArray[np.intp]:
@@ -300,23 +308,26 @@ def forget_indices(forget: npt.ArrayLike, weights: Array) -> npt.NDArray[np.intp
     return indices
 
 
-def _model_after(
-    model: Model, forget: npt.NDArray[np.intp], alpha: Array, residual: float, method: Method
-) -> Model:
-    problem = model.problem.without(forget)
+def _model_after(model: Model, forget: npt.NDArray[np.intp], solved: Solved) -> Model:
+    problem, alpha = model.problem.without(forget), solved.alpha
     outputs = problem.outputs(alpha)
     norm = problem.gradient_norm(problem.residual(alpha, outputs))
-    if isinstance(method, Retrain):
-        converged, what = norm <= 2 * method.tol, f"retraining stopped at gradient norm {norm:.1e}"
-    else:
-        converged = residual <= rounding(problem)
-        what = f"the linear system was solved to a relative residual of {residual:.1e} only"
-    if not converged:
-        warnings.warn(f"{what}; raise `reg`", ConvergenceWarning, stacklevel=4)
+    if not solved.converged:
+        warnings.warn(
+            f"the model without the forget set was solved to a relative residual of "
+            f"{solved.residual:.1e} and a gradient norm of {norm:.1e} only; raise `reg`",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
     row = [np.array([value]) for value in (problem.risk(alpha, outputs), norm, 0)]
+    history = History(*row)
     return Model(
-        problem, alpha, outputs, norm, converged, History(*row), model.classes, model.offset
+        problem, alpha, outputs, norm, solved.converged, history, model.classes, model.offset
     )
+
+
+def _checked(problem: Problem, alpha: Array, solution: Solution) -> Solved:
+    return Solved(alpha, solution.residual, solution.residual <= rounding(problem))
 
 
 def _retained(problem: Problem) -> npt.NDArray[np.intp]:
@@ -333,16 +344,16 @@ def _slices(problem: Problem) -> bool:
     return problem.loss.quadratic or forgotten >= SLICE_FROM
 
 
-def _masked_step(problem: Problem, model: Model) -> tuple[Array, float]:
+def _masked_step(problem: Problem, model: Model) -> Solved:
     """Solve on all n rows with weight zero on the forget set: their row reads d_alpha = -alpha."""
     b = -problem.residual(model._alpha, model._outputs)
     solution = problem.system(model._outputs).solve(b)
     # exact for removed rows, whatever the solver's tolerance
     kept = (problem.weights > 0)[:, None]
-    return namespace(b).where(kept, model._alpha + solution.x, 0.0), solution.residual
+    return _checked(problem, namespace(b).where(kept, model._alpha + solution.x, 0.0), solution)
 
 
-def _sliced_step(problem: Problem, model: Model) -> tuple[Array, float]:
+def _sliced_step(problem: Problem, model: Model) -> Solved:
     """Solve on the retained rows; the removed coefficients are a known shift of the outputs."""
     xp = namespace(model._alpha)
     rows = _retained(problem)
@@ -353,7 +364,7 @@ def _sliced_step(problem: Problem, model: Model) -> tuple[Array, float]:
     root = part.loss.root(outputs, part.weights)
     moved = root.apply(root.apply_transposed(shift[:, :, None]))[:, :, 0]
     solution = part.system(outputs).solve(-(part.residual(alpha, outputs) + moved))
-    return _scatter(alpha + solution.x, rows, problem.gram.n), solution.residual
+    return _checked(problem, _scatter(alpha + solution.x, rows, problem.gram.n), solution)
 
 
 def _scatter(values: Array, rows: npt.NDArray[np.intp], n: int) -> Array:

@@ -24,7 +24,7 @@ from ._targets import encode, encode_test
 Offset = npt.ArrayLike | Callable[[Any], npt.ArrayLike]
 
 LOOSEST_SOLVE = 0.1  # relative accuracy of an early Newton step's solve
-STALL_STEPS = 5  # Newton steps within which the gradient norm must halve
+STALL_STEPS = 5  # Newton steps within which the gradient norm must halve, or the risk fall
 
 
 class ConvergenceWarning(UserWarning):
@@ -131,12 +131,12 @@ class Newton(Solver):
             product = problem.gram @ b
             norm = problem.gradient_norm(b, product)
             products += 1
-            norms = [row[1] for row in recorder.rows]
             recorder.add(problem.risk(alpha, outputs), norm, products)
-            if norm <= self.tol or len(norms) >= self.max_steps or _stalled(norms, norm):
+            steps = len(recorder.rows) - 1
+            if norm <= self.tol or steps >= self.max_steps or _stalled(recorder.rows):
                 break
-            if norms:
-                forcing = min(LOOSEST_SOLVE, 0.9 * (norm / norms[-1]) ** 2)
+            if steps:
+                forcing = min(LOOSEST_SOLVE, 0.9 * (norm / recorder.rows[-2][1]) ** 2)
             system = problem.system(outputs)
             accuracy = max(forcing, 0.3 * self.tol / norm)
             step, used = system.correction(as_stack(b), as_stack(product), accuracy)
@@ -147,7 +147,8 @@ class Newton(Solver):
             alpha = alpha + length * step
             outputs = outputs + length * change
         # the updates of the outputs gather rounding: return those of alpha itself
-        return Trained(alpha, problem.outputs(alpha), norm <= self.tol, recorder.history())
+        converged = norm <= max(self.tol, problem.rounding_norm(alpha))
+        return Trained(alpha, problem.outputs(alpha), converged, recorder.history())
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ class KernelGradientDescent(Solver):
             velocity = self.momentum * velocity - rate * residual
             drift = self.momentum * drift - rate * product
             alpha, outputs = alpha + velocity, outputs + drift
-        converged = self.tol is None or norm <= self.tol
+        allowed = recorder.rows[0][1] if self.tol is None else self.tol
+        converged = norm <= max(allowed, problem.rounding_norm(alpha))
         return Trained(alpha, problem.outputs(alpha), converged, recorder.history())
 
     def _rate(self, problem: Problem) -> float:
@@ -247,7 +249,8 @@ class Model:
     gradient_norm
         Norm of the regularised risk's gradient in parameter space.
     converged
-        Whether the solver reached its tolerance; true when it was given none.
+        Whether the solver reached its tolerance, or what rounding allows; for gradient descent
+        without a tolerance, whether the gradient norm has not grown.
     history
         Risk, gradient norm and cost by step.
     classes
@@ -520,8 +523,12 @@ def _line_search(
     return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-3)
 
 
-def _stalled(norms: list[float], norm: float) -> bool:
-    return len(norms) >= STALL_STEPS and norm > 0.5 * min(norms[-STALL_STEPS:])
+def _stalled(rows: list[tuple[float, float, int]]) -> bool:
+    """Tell whether the last steps moved neither the gradient norm nor the risk, to rounding."""
+    if len(rows) <= STALL_STEPS:
+        return False
+    (risk, norm, _), (new_risk, new_norm, _) = rows[-1 - STALL_STEPS], rows[-1]
+    return new_norm > 0.5 * norm and risk - new_risk <= 1e-12 * abs(new_risk)
 
 
 def _check_finite(norm: float, rate: float) -> None:

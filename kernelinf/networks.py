@@ -1,4 +1,4 @@
-"""Named architectures, as stax triples ``(init_fn, apply_fn, kernel_fn)`` for `kernelinf.from_stax`."""
+"""Named architectures for `kernelinf.from_stax`: triples ``(init_fn, apply_fn, kernel_fn)``."""
 
 import numbers
 from typing import Any
@@ -28,8 +28,8 @@ def fcnn(
         divided by the square root of their fan-in. ``w_std=2**0.5`` keeps the size of signals from
         layer to layer under ReLU (He et al. 2015).
     width, outputs
-        Hidden units and outputs of the finite network that ``init_fn`` draws. The kernel of infinite
-        width depends on neither.
+        Hidden units and outputs of the finite network that ``init_fn`` draws. The kernel of
+        infinite width depends on neither.
 
     Returns
     -------
@@ -39,8 +39,8 @@ def fcnn(
     Raises
     ------
     ValueError
-        A size is not a positive integer, or a standard deviation is negative, infinite or NaN; a
-        `w_std` of 0 is refused too.
+        A size is not a positive integer, or a standard deviation is not finite and positive
+        (`b_std` may be 0).
 
     References
     ----------
@@ -73,9 +73,9 @@ def cnn(
         Standard deviations of weights and biases, as in `fcnn`.
     pooling
         None: positions are flattened before the readout. "avg": a 2 x 2 average after every ReLU,
-        which halves height and width; flattened at the end. "global": the average over all positions
-        before the readout. With pooling the kernel costs height x width times more time and memory,
-        because it then needs the covariance between every pair of positions.
+        which halves height and width; flattened at the end. "global": the average over all
+        positions before the readout. With pooling the kernel costs height x width times more time
+        and memory, because it then needs the covariance between every pair of positions.
     channels, outputs
         Channels and outputs of the finite network that ``init_fn`` draws. The kernel of infinite
         width depends on neither.
@@ -89,8 +89,8 @@ def cnn(
     Raises
     ------
     ValueError
-        A size is not a positive integer, a standard deviation is not finite and positive (`b_std` may
-        be 0), or `pooling` is none of the three.
+        A size is not a positive integer, a standard deviation is not finite and positive (`b_std`
+        may be 0), or `pooling` is none of the three.
 
     References
     ----------

@@ -37,7 +37,7 @@ class Problem:
     test_targets: np.ndarray = field(repr=False)
     offset: np.ndarray | None = field(repr=False)
     test_offset: np.ndarray | None = field(repr=False)
-    mixing: np.ndarray = field(repr=False)  # (p, d, d): what full blocks make of the features
+    mixing: np.ndarray = field(repr=False)  # (p, d, p d): what full blocks make of the features
 
     def _repr_pretty_(self, printer, cycle):
         printer.text(repr(self))  # the seed and the choices, instead of every array
@@ -96,9 +96,7 @@ class Problem:
 
     def _jacobian(self, features):
         if self.blocks == "full":
-            return np.einsum("np,pce->ncpe", features, self.mixing).reshape(
-                len(features), self.d, -1
-            )
+            return np.einsum("np,pcq->ncq", features, self.mixing)
         return oracles.jacobian_of_features(features, self.d)
 
     def _kernel(self, rows):
@@ -194,7 +192,7 @@ def problems(
         test_offset=None if offset is None else offset[n:],
         forget=forget,
         blocks=layout,
-        mixing=rng.normal(size=(p, d, d)) / np.sqrt(d),
+        mixing=rng.normal(size=(p, d, p * d)) / np.sqrt(p * d),
     )
 
 
@@ -209,5 +207,5 @@ def _draw_outputs(draw, loss, outputs):
 @st.composite
 def forget_sets(draw, n):
     """Any subset of 1 to n - 1 points, in any order."""
-    size = draw(st.integers(1, n - 1))
+    size = draw(st.sampled_from(range(1, n)))
     return np.array(draw(st.permutations(range(n)))[:size])

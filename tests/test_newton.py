@@ -1,5 +1,7 @@
 """The one linear system, (rho I + W K) x = b, against the matrix itself."""
 
+from dataclasses import replace
+
 import kernelinf as ki
 import numpy as np
 import pytest
@@ -15,14 +17,18 @@ LAYOUTS = ("none", "kron", "full")
 
 
 def system_and_matrix(problem, seed, scale=2.0):
-    """The library's system at arbitrary outputs and weights, and the same one as a dense matrix."""
+    """The library's system at arbitrary outputs and weights, and the same one as a dense matrix.
+
+    Odd seeds factorise it, even ones iterate.
+    """
     rng = np.random.default_rng(seed)
     n, d = problem.targets.shape
     outputs = scale * rng.normal(size=(n, d))
     weights = rng.choice([0.0, 1.0, 2.5], size=n)
     rho = problem.dual.rho(n)
     loss = named(problem.loss)
-    system = System(ki.gram(problem.kernel), loss.root(outputs, weights), rho, loss.quadratic)
+    direct = loss.quadratic or seed % 2 == 1
+    system = System(ki.gram(problem.kernel), loss.root(outputs, weights), rho, direct)
     hessians = weights[:, None, None] * oracles.HESSIAN[problem.loss](outputs, problem.targets)
     hessian = oracles.block_diagonal(hessians)
     return system, hessian, rho * np.eye(n * d) + hessian @ problem.dual.matrix
@@ -68,15 +74,23 @@ def test_transposed_solve_is_the_dense_one(problem, seed):
     b = system.gram @ right_hand_sides(problem, seed + 1)
     solution = system.solve_transposed(b)
     assert relative_error(matrix.T @ columns(solution.x), columns(b)) <= 1e-10
-    assert relative_error(columns(solution.product), hessian @ columns(solution.x)) <= 1e-12
+    assert relative_error(columns(solution.product), hessian @ columns(solution.x)) <= 1e-9
 
 
-@given(problems(losses=("squared",), blocks=LAYOUTS), st.integers(0, 999))
+@given(problems(blocks=LAYOUTS), st.integers(0, 999))
 def test_factorising_and_iterating_agree(problem, seed):
     system, _, _ = system_and_matrix(problem, seed)
     b = right_hand_sides(problem, seed + 1)
-    iterated = System(system.gram, system.root, system.rho, direct=False).solve(b)
-    assert relative_error(iterated.x, system.solve(b).x) <= 1e-9
+    factorised, iterated = (replace(system, direct=direct).solve(b) for direct in (True, False))
+    assert factorised.iterations == 0
+    assert relative_error(iterated.x, factorised.x) <= 1e-9
+
+
+def test_many_right_hand_sides_are_worth_a_factorisation():
+    features = np.random.default_rng(0).normal(size=(60, 20))
+    model = ki.fit(ki.gram(features @ features.T), np.arange(60) % 3)
+    system = model.problem.system(model.outputs)
+    assert [system.prepared(columns).direct for columns in (1, 1000)] == [False, True]
 
 
 @given(problems(blocks=LAYOUTS), st.integers(0, 999))
@@ -130,7 +144,8 @@ def test_conjugate_gradients_stop_at_the_reduction_asked():
 
     used = []
     for reduction in (1e-2, 1e-5, 1e-9):
-        x, iterations = conjugate_gradients(operator, b, rho, reduction, None)
-        assert (norm(b - operator(x)) <= 1.01 * reduction * norm(b)).all()
+        target = reduction * norm(b) / rho
+        x, iterations = conjugate_gradients(operator, b, rho, target)
+        assert (norm(b - operator(x)) / rho <= 1.01 * target).all()
         used.append(iterations)
     assert used == sorted(set(used))

@@ -34,7 +34,7 @@ def assert_same_text(printed, shown):
         assert float(ours) == pytest.approx(float(theirs), rel=0.05, abs=1.01 * 10**-digits)
 
 
-@pytest.mark.parametrize(("page", "line", "code", "shown"), examples())
+@pytest.mark.parametrize(("page", "line", "code", "shown"), list(examples()))
 def test_example_runs_and_prints_what_is_shown(page, line, code, shown):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -12,6 +12,7 @@ from . import oracles
 from .strategies import LOSSES, fit, problems
 
 EVERY_LAYOUT = ("none", "kron", "full")
+CODES = np.array([2, 0, 1, 0, 2, 1])
 
 
 def relative_error(value, truth):
@@ -128,6 +129,19 @@ def test_the_chosen_step_size_never_raises_the_risk(problem):
     assert (np.diff(risk) <= 1e-12 * (1 + np.abs(risk[:-1]))).all()
 
 
+@pytest.mark.parametrize(("loss", "curvature"), [("squared", 1.0), ("cross_entropy", 0.5)])
+@pytest.mark.parametrize("reg_scale", ["mean", "sum"])
+def test_the_chosen_step_size_is_two_over_the_extreme_curvatures(loss, curvature, reg_scale):
+    kernel, y = small_gram(), CODES
+    top = curvature * np.linalg.eigvalsh(kernel)[-1] / (6 if reg_scale == "mean" else 1)
+    options = {"loss": loss, "reg": 0.1, "reg_scale": reg_scale}
+    chosen, given_ = (
+        ki.fit(ki.gram(kernel), y, solver=ki.KernelGradientDescent(1, step_size=size), **options)
+        for size in (None, 2 / (top + 2 * 0.1))
+    )
+    np.testing.assert_allclose(chosen.alpha, given_.alpha, rtol=5e-3)
+
+
 def test_descent_that_diverges_says_so():
     gram = ki.gram(small_gram())
     solver = ki.KernelGradientDescent(steps=5000, step_size=1e3)
@@ -175,8 +189,6 @@ def test_one_point_is_enough_to_regress_on(reg_scale):
 
 
 # --- labels ------------------------------------------------------------------------------------
-
-CODES = np.array([2, 0, 1, 0, 2, 1])
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
