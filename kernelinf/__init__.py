@@ -4,7 +4,9 @@ Everything works through kernels: `gram` evaluates one, `fit` trains the dual co
 takes training points away (predicted or retrained), `influence` scores them all.
 """
 
+from . import datasets as datasets
 from . import networks as networks
+from . import plots as plots
 from ._gram import Cross as Cross
 from ._gram import Gram as Gram
 from ._gram import gram as gram

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
-import scipy.linalg
+import scipy  # loads its parts when they are first used
 
 from ._arrays import Array, namespace
 from ._gram import Gram

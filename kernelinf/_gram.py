@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
+import scipy  # loads its parts when they are first used
 from tqdm.auto import tqdm
 
 from ._arrays import Array, in_float64, local, namespace, to_numpy

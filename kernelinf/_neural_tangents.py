@@ -128,7 +128,7 @@ def _make_exact(library: Any) -> None:
 
 def _window(x: jax.Array, filters: jax.Array, strides: tuple[int, int], padding: str) -> jax.Array:
     # Covariances (batch, 1, p, p) are convolved with a constant diagonal filter. On CPUs with
-    # AVX-512 the float64 convolution of jaxlib 0.10.2 reads outside its input and can crash the
+    # AVX-512 the float64 convolution of jaxlib 0.10 reads outside its input and can crash the
     # process. Adding up shifted slices is the same sum. The barriers keep XLA from computing the
     # padded input and the sum again inside each of their uses, which is several times slower.
     size, stride, length = filters.shape[-1], strides[0], x.shape[-1]

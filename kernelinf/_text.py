@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-import scipy.stats
+import scipy  # loads its parts when they are first used
 
 from ._arrays import Array
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
-import scipy.sparse.linalg
+import scipy  # loads its parts when they are first used
 from tqdm.auto import tqdm
 
 from ._arrays import Array, dot, in_float64, like, local, namespace, to_numpy
