@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from . import plots
 from ._arguments import ForgetSet, Indices, Setup, bars

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 import scipy  # loads its parts when they are first used
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ._arrays import Array, in_float64, local, namespace, to_numpy
 from ._kernels import Kernel, check_inputs
@@ -156,6 +156,13 @@ class Gram:
         columns_axis = self.matrix.ndim // 2
         part = xp.take(xp.take(self.matrix, rows, axis=0), rows, axis=columns_axis)
         return Gram(len(rows), self.outputs, _given=part)
+
+    @functools.cached_property
+    @in_float64
+    def diagonal(self) -> Array:
+        """The matrix's diagonal, (n, 1), or (n, d) for full blocks."""
+        square = self.square()
+        return namespace(square).diagonal(square).reshape(self.n, -1)
 
     @functools.cached_property
     @in_float64

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ._arrays import Array, in_float64, like, namespace, to_numpy
 from ._gram import Cross

@@ -12,6 +12,8 @@ from ._gram import Gram
 from ._losses import Loss
 from ._newton import System
 
+EPS = float(np.finfo(np.float64).eps)
+
 RegScale = Literal["mean", "sum"]
 
 
@@ -73,10 +75,13 @@ class Problem:
     def gradient_norm(self, residual: Array, product: Array | None = None) -> float:
         """Return the norm of the risk's gradient in parameter space from the residual r.
 
-        It is `scale` sqrt(r^T K r), exact at any width; pass `product` = K r if it is known.
+        It is `scale` sqrt(r^T K r), exact at any width; pass `product` = K r if it is known. Where
+        r lies so far in the null space of K that rounding hides the product, what rounding may make
+        of it is returned, eps sum_i K_ii r_i^2.
         """
         product = self.gram @ residual if product is None else product
-        return self.scale * math.sqrt(max(float(dot(residual, product)), 0.0))
+        hidden = EPS * float(dot(residual, self.gram.diagonal * residual))
+        return self.scale * math.sqrt(max(float(dot(residual, product)), hidden))
 
     def rounding_norm(self, alpha: Array) -> float:
         """Return the gradient norm that rounding alone may leave in place of zero.
@@ -85,7 +90,7 @@ class Problem:
         """
         size = self.gram.norm
         change = (self.loss.curvature * float(self.weights.max()) * size + self.rho) * size**0.5
-        return self.scale * float(np.finfo(np.float64).eps) * change * math.sqrt(dot(alpha, alpha))
+        return self.scale * EPS * change * math.sqrt(dot(alpha, alpha))
 
     def risk(self, alpha: Array, outputs: Array) -> float:
         """Return the regularised risk."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy  # loads its parts when they are first used
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
-from ._arrays import Array, dot, in_float64, like, local, namespace, to_numpy
+from ._arrays import Array, dot, in_float64, like, local, to_numpy
 from ._gram import Cross, Gram
 from ._losses import Loss, named
 from ._newton import as_stack
@@ -540,6 +540,5 @@ def _check_finite(norm: float, rate: float) -> None:
 
 def rounding(problem: Problem) -> float:
     """Return the relative residual that rounding allows in the system of this problem."""
-    square = problem.gram.square()
-    largest = float(namespace(square).diagonal(square).sum())
+    largest = float(problem.gram.diagonal.sum())
     return max(1e-12, 8 * np.finfo(np.float64).eps * (1 + largest / problem.rho))

@@ -130,7 +130,8 @@ def influential(
     points = (len(data.x_test), len(data.x_train))
     if scores.values.shape != points:
         raise ValueError(f"`scores` has shape {scores.values.shape} but `data` {points} points")
-    ax = _new_axes() if ax is None else ax
+    size = 1.1 * (1 + 2 * k + 2 * GAP), 0.5 + 1.1 * ROW * len(data.x_test)
+    ax = _new_axes(size) if ax is None else ax
     show = _Pictures(ax, data, decimals(top.helpful_scores, top.harmful_scores))
     starts = 1 + GAP, 1 + k + 2 * GAP
     groups = (top.helpful, top.helpful_scores, BLUE), (top.harmful, top.harmful_scores, VERMILION)
@@ -202,8 +203,8 @@ def _matplotlib(module: str) -> Any:
         raise ImportError('plots need matplotlib: pip install "kernelinf[plot]"') from error
 
 
-def _new_axes() -> "Axes":
-    return _matplotlib("pyplot").subplots(layout="constrained")[1]
+def _new_axes(size: tuple[float, float] | None = None) -> "Axes":
+    return _matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
 
 
 def _changes(effect: Effect, of: Of) -> npt.NDArray[np.float64]:
