@@ -16,11 +16,7 @@ from ._kernels import from_stax as from_stax
 from ._kernels import linear as linear
 from ._kernels import rbf as rbf
 from ._neural_tangents import stax as stax
-from ._removal import Effect as Effect
-from ._removal import FirstOrder as FirstOrder
-from ._removal import NewtonStep as NewtonStep
-from ._removal import Removal as Removal
-from ._removal import Retrain as Retrain
+from ._perturbation import perturb as perturb
 from ._removal import remove as remove
 from ._training import ClosedForm as ClosedForm
 from ._training import ConvergenceWarning as ConvergenceWarning
@@ -28,4 +24,9 @@ from ._training import KernelGradientDescent as KernelGradientDescent
 from ._training import Model as Model
 from ._training import Newton as Newton
 from ._training import fit as fit
+from ._update import Effect as Effect
+from ._update import FirstOrder as FirstOrder
+from ._update import NewtonStep as NewtonStep
+from ._update import Retrain as Retrain
+from ._update import Update as Update
 from ._version import __version__ as __version__

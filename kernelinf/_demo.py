@@ -17,9 +17,10 @@ from ._arrays import Array
 from ._gram import Cross
 from ._influence import InfluenceMatrix, influence
 from ._losses import accuracy
-from ._removal import Effect, FirstOrder, NewtonStep, Retrain, remove
+from ._removal import remove
 from ._text import correlation, decimals, error, label
 from ._training import Model, fit
+from ._update import Effect, FirstOrder, NewtonStep, Retrain
 from .datasets import Dataset
 
 SHOWN = 10  # test points in a table

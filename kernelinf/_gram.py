@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -157,6 +157,33 @@ class Gram:
         part = xp.take(xp.take(self.matrix, rows, axis=0), rows, axis=columns_axis)
         return Gram(len(rows), self.outputs, _given=part)
 
+    @in_float64
+    def extend(self, x_new: npt.ArrayLike, name: str = "x_new") -> "Gram":
+        """Return the Gram matrix with more points at the end; nothing known is evaluated again.
+
+        Parameters
+        ----------
+        x_new
+            The added points (a, ...). For a precomputed Gram, their rows of the larger matrix:
+            (a, n + a), or (a, d, n + a, d).
+
+        Raises
+        ------
+        ValueError
+            Shapes do not fit, or the larger matrix is not symmetric or not positive semidefinite.
+        """
+        if self.kernel is None:
+            rows = _place(np.asarray(local(x_new), dtype=np.float64))
+            return gram(_bordered(self.matrix, rows, name))
+        points = _matching(x_new, self._points, name)
+        rows = self.cross(points).matrix
+        size = min(self.block_size, len(points))
+        corner = gram(self.kernel, points, block_size=size).matrix
+        xp = namespace(rows)
+        whole = _bordered(self.matrix, xp.concatenate([rows, corner], axis=1), name)
+        x = np.concatenate([self._points, points])
+        return replace(self, n=len(x), x=x, _given=whole)
+
     @functools.cached_property
     @in_float64
     def diagonal(self) -> Array:
@@ -195,12 +222,7 @@ class Gram:
             return self._checked_cross(x_test.matrix)
         if self.kernel is None:
             return self._checked_cross(_place(np.asarray(local(x_test), dtype=np.float64)))
-        points = check_inputs(x_test, "x_test")
-        if points.shape[1:] != self._points.shape[1:]:
-            raise ValueError(
-                f"`x_test` has points of shape {points.shape[1:]} but the training "
-                f"points have {self._points.shape[1:]}"
-            )
+        points = _matching(x_test, self._points, "x_test")
         return Cross(_place(_rectangular(self.kernel, points, self._points, self._tiling[0])))
 
     @property
@@ -285,6 +307,33 @@ def gram(
         raise ValueError("`x` was given with a precomputed matrix; pass the matrix alone")
     matrix = _checked_matrix(kernel)
     return Gram(len(matrix), None if matrix.ndim == 2 else matrix.shape[1], _given=matrix)
+
+
+def _matching(x: npt.ArrayLike, training: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    points = check_inputs(x, name)
+    if points.shape[1:] != training.shape[1:]:
+        raise ValueError(
+            f"`{name}` has points of shape {points.shape[1:]} but the training points have "
+            f"{training.shape[1:]}"
+        )
+    return points
+
+
+def _bordered(matrix: Array, rows: Array, name: str) -> Array:
+    """Put the rows of added points below the matrix and their mirror image beside it."""
+    columns = matrix.ndim // 2
+    n, a = len(matrix), len(rows)
+    shape = (a, *matrix.shape[1:columns], n + a, *matrix.shape[columns + 1 :])
+    if rows.shape != shape:
+        raise ValueError(
+            f"`{name}` has shape {rows.shape}; this Gram is precomputed, so pass the added points' "
+            f"rows of the larger matrix, {shape}"
+        )
+    xp = namespace(matrix)
+    old = xp.split(rows, [n], axis=columns)[0]
+    mirrored = xp.moveaxis(old, tuple(range(columns)), tuple(range(columns, 2 * columns)))
+    above = xp.concatenate([matrix, mirrored], axis=columns)
+    return xp.concatenate([above, rows], axis=0)
 
 
 def _check_block_size(block_size: int | None) -> None:

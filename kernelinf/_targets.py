@@ -50,9 +50,13 @@ def encode(y: npt.ArrayLike, loss: str, n: int) -> Targets:
 
 
 def encode_test(
-    y_test: npt.ArrayLike, classes: npt.NDArray[Any] | None, loss: str, shape: tuple[int, int]
+    y_test: npt.ArrayLike,
+    classes: npt.NDArray[Any] | None,
+    loss: str,
+    shape: tuple[int, int],
+    name: str = "y_test",
 ) -> Array:
-    """Turn test labels into targets (t, d) with the columns that training gave them.
+    """Turn later labels into targets (t, d) with the columns that training gave them.
 
     Raises
     ------
@@ -60,21 +64,21 @@ def encode_test(
         Lengths or numbers of columns differ, or a class was not among the training labels.
     """
     t, d = shape
-    labels = _checked(y_test, t, "y_test")
+    labels = _checked(y_test, t, name)
     if classes is not None and (labels.ndim == 1 or loss == "logistic"):
         labels = labels.ravel()
-        _check_seen(labels, classes)
+        _check_seen(labels, classes, name)
         if loss == "logistic":
             return np.where(labels == classes[1], 1.0, -1.0)[:, None]
         return _one_hot(labels, classes)
     values = _columns(labels)
     if values.dtype.kind not in "iufb":
         raise ValueError(
-            "`y_test` holds labels but the model was trained on real targets: pass numbers"
+            f"`{name}` holds labels but the model was trained on real targets: pass numbers"
         )
     if values.shape[1] != d:
-        raise ValueError(f"`y_test` has {values.shape[1]} columns but the model has {d} outputs")
-    return values.astype(np.float64) if loss == "squared" else _probabilities(values, "y_test")
+        raise ValueError(f"`{name}` has {values.shape[1]} columns but the model has {d} outputs")
+    return values.astype(np.float64) if loss == "squared" else _probabilities(values, name)
 
 
 def _checked(y: npt.ArrayLike, n: int, name: str) -> npt.NDArray[Any]:
@@ -128,16 +132,16 @@ def _check_class_count(classes: npt.NDArray[Any], loss: str) -> None:
         )
 
 
-def _check_seen(labels: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
+def _check_seen(labels: npt.NDArray[Any], classes: npt.NDArray[Any], name: str) -> None:
     if (labels.dtype.kind in "US") != (classes.dtype.kind in "US"):
         raise ValueError(
-            f"`y_test` has dtype {labels.dtype} but the training labels {classes.dtype}"
+            f"`{name}` has dtype {labels.dtype} but the training labels {classes.dtype}"
         )
     unseen = np.setdiff1d(labels, classes)
     if len(unseen):
         shown = ", ".join(repr(label.item()) for label in unseen[:5])
         raise ValueError(
-            f"`y_test` holds classes that training did not: {shown}; drop those points"
+            f"`{name}` holds classes that training did not: {shown}; drop those points"
         )
 
 

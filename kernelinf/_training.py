@@ -311,9 +311,9 @@ class Model:
 
     def test_outputs(self, x_test: Any, cross: Cross, offset: npt.ArrayLike | None) -> Array:
         """Return the outputs at test points, (t, d), given the kernel there."""
-        return self._test_offset(x_test, len(cross), offset) + cross @ self._alpha
+        return self.test_offset(x_test, len(cross), offset) + cross @ self._alpha
 
-    def _test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
+    def test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
         """Return f0 at the test points, (t, d)."""
         d = self.problem.targets.shape[1]
         if offset is None and self.offset is not None:
@@ -330,10 +330,10 @@ class Model:
             )
         return _offset_array(offset, (t, d), self.problem.targets)
 
-    def test_targets(self, y_test: npt.ArrayLike, t: int) -> Array:
-        """Return test labels as targets (t, d)."""
+    def test_targets(self, y_test: npt.ArrayLike, t: int, name: str = "y_test") -> Array:
+        """Return labels that came after training as targets (t, d)."""
         d = self.problem.targets.shape[1]
-        encoded = encode_test(y_test, self.classes, self.problem.loss.name, (t, d))
+        encoded = encode_test(y_test, self.classes, self.problem.loss.name, (t, d), name)
         return like(encoded, self._alpha)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._influence import InfluenceMatrix
-from ._removal import Effect
 from ._text import EXACT, correlation, decimals, error, label
+from ._update import Effect
 from .datasets import Dataset
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _changes(effect: Effect, of: Of) -> npt.NDArray[np.float64]:
     if of == "outputs":
         return effect.outputs.ravel()
     if effect.losses is None:
-        raise ValueError("the effect has no losses; pass test labels to `Removal.effect`")
+        raise ValueError("the effect has no losses; pass test labels to `Update.effect`")
     return effect.losses
 
 

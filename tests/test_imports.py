@@ -21,6 +21,8 @@ LAYERS = (
     ("_newton",),
     ("_problem",),
     ("_training",),
+    ("_update",),
+    ("_perturbation",),
     ("_removal",),
     ("_influence",),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),

@@ -79,7 +79,7 @@ def test_effect_of_no_change():
 
 def test_effect_refuses():
     predicted, truth = effects()
-    with pytest.raises(ValueError, match=r"no losses; pass test labels to `Removal.effect`"):
+    with pytest.raises(ValueError, match=r"no losses; pass test labels to `Update.effect`"):
         plots.effect(ki.Effect(predicted.outputs), truth)
     fewer = ki.Effect(predicted.outputs[:5], predicted.losses[:5])
     with pytest.raises(ValueError, match=r"`predicted` \(few\) has 5 changes but `retrained` has"):

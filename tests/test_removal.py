@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelinf import _removal
+from kernelinf import _update
 
 from . import oracles
 from .strategies import LOSSES, fit, problems
@@ -154,8 +154,8 @@ def test_masked_and_sliced_steps_are_one(problem):
     model = fit(problem)
     indices = np.sort(problem.forget)
     retained = model.problem.without(indices)
-    masked = _removal._masked_step(retained, model).alpha
-    sliced = _removal._sliced_step(retained, model).alpha
+    masked = _update._masked_step(retained, model).alpha
+    sliced = _update._sliced_step(retained, model).alpha
     # alpha itself is only as sure as 1 / reg allows: what it is for are the outputs
     assert relative_error(model.gram @ masked, model.gram @ sliced) <= 1e-9
     assert relative_error(masked, sliced) <= 1e-8
@@ -170,7 +170,7 @@ def test_both_forms_are_used(loss, monkeypatch):
     model = ki.fit(ki.gram(features @ features.T), y, loss=loss, reg=1e-2)
     results = []
     for share in (0.0, 2.0):
-        monkeypatch.setattr(_removal, "SLICE_FROM", share)
+        monkeypatch.setattr(_update, "SLICE_FROM", share)
         results.append(ki.remove(model, [1, 5]).model.outputs)
     np.testing.assert_allclose(*results, rtol=1e-10)
 
