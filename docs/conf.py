@@ -19,8 +19,8 @@ class NDArray(Generic[Scalar]): ...
 numpy.typing.ArrayLike, numpy.typing.NDArray = ArrayLike, NDArray
 
 import kernelinf  # noqa: E402
-from kernelinf._removal import Method  # noqa: E402
 from kernelinf._training import Solver  # noqa: E402
+from kernelinf._update import Method  # noqa: E402
 from sphinx.domains.python import PyObject  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -1,7 +1,8 @@
 """kernelinf: what an infinitely wide network would do had it never seen some training points.
 
 Everything works through kernels: `gram` evaluates one, `fit` trains the dual coefficients, `remove`
-takes training points away (predicted or retrained), `influence` scores them all.
+takes training points away (predicted or retrained), `perturb` edits them in any way, `influence`
+scores them all.
 """
 
 from . import datasets as datasets
