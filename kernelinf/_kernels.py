@@ -316,15 +316,15 @@ def _check_output(result: Any, kind: str) -> None:
             f"`network` returned a {type(result).__name__} for two batches of points; pass a "
             "network of kernelinf.stax"
         )
+    if not result.is_gaussian:
+        raise ValueError(
+            "the network has no readout: its last layer must be linear; add stax.Dense(1)"
+        )
     shape = getattr(result, kind).shape
     if shape != (2, 3):
         raise ValueError(
             f"the network's kernel of 2 and 3 points has shape {shape} and not (2, 3); put "
             "stax.Flatten() or stax.GlobalAvgPool() before its last stax.Dense(1)"
-        )
-    if not result.is_gaussian:
-        raise ValueError(
-            "the network has no readout: its last layer must be linear; add stax.Dense(1)"
         )
 
 

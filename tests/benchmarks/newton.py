@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
-from tests.benchmarks.problems import half_of_each_class, mnist
+from tests.benchmarks.problems import data_folder, half_of_each_class, mnist
 
 EPOCHS = 5_000  # the paper's
 REGS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -142,7 +142,7 @@ def step_row(gram, y, targets, reg, *, forget, dense):
 
 
 def main():
-    data = mnist(per_class=200)
+    data = mnist(data_folder(), per_class=200)
     kernel = ki.from_stax(ki.networks.fcnn(depth=3, w_std=2.0, b_std=0.1))
     gram = ki.gram(kernel, data.x_train)
     y, targets = data.y_train, np.eye(10)[data.y_train]

@@ -8,11 +8,16 @@ import numpy as np
 from kernelinf import datasets
 
 
-def mnist(per_class, test_per_class=20, seed=0):
-    """Draw training and test images of each class from the MNIST test file, without overlap."""
+def data_folder():
+    """Folder of the real data sets; ends the program where it is not named."""
     folder = os.environ.get("KERNELINF_DATA")
     if folder is None:
         sys.exit("set KERNELINF_DATA to the folder that holds mnist/t10k-images-idx3-ubyte.gz")
+    return folder
+
+
+def mnist(folder, per_class, test_per_class=20, seed=0):
+    """Draw training and test images of each class from the MNIST test file, without overlap."""
     images, labels = (
         datasets.read_idx(Path(folder) / "mnist" / f"t10k-{name}-ubyte.gz")
         for name in ("images-idx3", "labels-idx1")
