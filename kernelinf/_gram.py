@@ -288,13 +288,14 @@ def gram(
     TypeError
         `kernel` is neither a kernel nor a matrix.
     ValueError
-        Points are not finite, or uint8 images; the matrix is not symmetric or not positive
-        semidefinite (the message has the eigenvalue).
+        Points are not finite, or uint8 images, or the network gives no kernel of them; the matrix
+        is not symmetric or not positive semidefinite (the message has the eigenvalue).
     """
     if isinstance(kernel, Kernel):
         if x is None:
             raise ValueError("`x` is missing; pass the training points: ki.gram(kernel, x)")
         points = check_inputs(x, "x")
+        kernel.check_shape(points.shape[1:])
         _check_block_size(block_size)
         size = min(block_size or BLOCK_SIZE, len(points))
         return Gram(len(points), None, kernel, points, size, progress)

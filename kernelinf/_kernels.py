@@ -87,7 +87,7 @@ class Kernel:
             As for calling the kernel.
         """
         points = check_inputs(x, "x")
-        self._probe(points.shape[1:])
+        self.check_shape(points.shape[1:])
         n = len(points)
         # Chunks of one size, so that the kernel is compiled once: the last repeats its last point.
         rows = np.minimum(np.arange(n + -n % DIAGONAL_CHUNK), n - 1).reshape(-1, DIAGONAL_CHUNK)
@@ -109,10 +109,11 @@ class Kernel:
         jax.Array
             Values (n1, n2), float64, on the default device.
         """
-        self._probe(np.shape(x1)[1:])
+        self.check_shape(np.shape(x1)[1:])
         return self._pairs(x1, x2)
 
-    def _probe(self, shape: tuple[int, ...]) -> None:
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse points of a shape (without the first axis) that the kernel cannot take."""
         if shape not in self._probed:
             self._check_points(shape)
             self._probed.add(shape)
@@ -210,8 +211,8 @@ def from_stax(network: Any, kind: str = "ntk") -> Kernel:
     TypeError
         `network` is neither of the two.
     ValueError
-        `kind` is neither of the two, or the network has Dropout in its "train" mode. On its first
-        evaluation: the network has no readout, gives no n x n kernel, or cannot take the points.
+        `kind` is neither of the two, or the network has Dropout in its "train" mode. On first use
+        with points: the network has no readout, gives no n x n kernel, or cannot take the points.
 
     References
     ----------
