@@ -122,8 +122,9 @@ class Newton(Solver):
 
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train from the coefficients `start`, (n, d)."""
-        alpha, outputs = start, problem.outputs(start)
-        forcing, products = LOOSEST_SOLVE, 1
+        zero = not bool((start != 0).any())
+        alpha, outputs = start, problem.offset if zero else problem.outputs(start)
+        forcing, products = LOOSEST_SOLVE, int(not zero)
         recorder = _Recorder(progress, None)
         while True:
             b = -problem.residual(alpha, outputs)
