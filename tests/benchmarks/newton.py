@@ -119,9 +119,10 @@ def training_row(gram, y, targets, reg):
         compiled = jax_descent.lower(*arguments).compile()
         by_jax, _ = seconds(lambda: compiled(*arguments).block_until_ready(), 1)
     norm = gradient_norm(sigma, targets, reg, alpha)
+    ratios = f"{by_numpy / newton:.0f} | {by_jax / newton:.0f}"
     return (
         f"| {reg:g} | {newton:.3f} | {model.gradient_norm:.1e} | {model.history.products[-1]} | "
-        f"{by_numpy:.1f} | {by_jax:.1f} | {norm:.1e} | {by_numpy / newton:.0f} | {by_jax / newton:.0f} |"
+        f"{by_numpy:.1f} | {by_jax:.1f} | {norm:.1e} | {ratios} |"
     )
 
 
