@@ -166,7 +166,7 @@ def _forget_set(text: str, n: int, labels: npt.NDArray[Any] | None) -> ForgetSet
     try:
         title, chosen = _parsed_set(text, n, labels)
         indices = forget_indices(chosen, np.ones(n))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError) as error:
         raise ValueError(f"--forget {text}: {error}") from error
     return ForgetSet(f"{title}: {len(indices):,} of {n:,}", indices)
 

@@ -42,6 +42,26 @@ def local(array: Any) -> Array:
     return array
 
 
+def real(values: Any, name: str) -> Array:
+    """Return what a user gave as real numbers in float64, where it is; not copied if it is so.
+
+    Raises
+    ------
+    TypeError
+        They are complex, or no numbers.
+    """
+    given = local(values)
+    array = given if isinstance(given, jax.Array) else np.asarray(given)
+    if array.dtype.kind not in "biuf" and not jax.numpy.issubdtype(array.dtype, np.floating):
+        raise TypeError(f"`{name}` has dtype {array.dtype}; pass real numbers")
+    return namespace(array).asarray(array, dtype=np.float64)
+
+
+def count(points: Any) -> int:
+    """Return how many points were given, before they are checked."""
+    return len(points) if hasattr(points, "__len__") else 0
+
+
 def to_numpy(array: Array) -> Array:
     """Copy an array to the host when it is not there already."""
     return np.asarray(array)

@@ -127,9 +127,21 @@ class Structured:
 
 
 def _cho_factor(matrix: Array) -> Any:
-    if namespace(matrix) is np:
+    if namespace(matrix) is not np:
+        factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
+        if not bool(jnp.isfinite(factor[0]).all()):
+            raise _singular()
+        return factor
+    try:
         return scipy.linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    return jax.scipy.linalg.cho_factor(matrix, lower=True)
+    except scipy.linalg.LinAlgError:
+        raise _singular() from None
+
+
+def _singular() -> FloatingPointError:
+    return FloatingPointError(
+        "the ridge is lost in rounding beside the kernel: the system is singular; raise `reg`"
+    )
 
 
 def _cho_solve(factor: Any, columns: Array) -> Any:
@@ -142,6 +154,6 @@ def _inverse(matrix: Array) -> Any:
     """Invert a symmetric positive definite matrix."""
     if namespace(matrix) is not np:
         return jax.scipy.linalg.cho_solve(_cho_factor(matrix), jnp.eye(len(matrix)))
-    factor, _ = scipy.linalg.cho_factor(matrix.T, lower=True, overwrite_a=True, check_finite=False)
+    factor, _ = _cho_factor(matrix.T)
     lower, _ = scipy.linalg.lapack.dpotri(factor, lower=True, overwrite_c=True)
     return np.tril(lower) + np.tril(lower, -1).T

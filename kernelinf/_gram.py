@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
-from ._arrays import Array, in_float64, local, namespace, to_numpy
+from ._arrays import Array, in_float64, local, namespace, real, to_numpy
 from ._kernels import Kernel, check_inputs
 
 BLOCK_SIZE = 512  # rows; larger blocks fall out of cache, smaller ones pay for each call
@@ -173,7 +173,7 @@ class Gram:
             Shapes do not fit, or the larger matrix is not symmetric or not positive semidefinite.
         """
         if self.kernel is None:
-            rows = _place(np.asarray(local(x_new), dtype=np.float64))
+            rows = _place(real(x_new, name))
             return gram(_bordered(self.matrix, rows, name))
         points = _matching(x_new, self._points, name)
         rows = self.cross(points).matrix
@@ -221,7 +221,7 @@ class Gram:
         if isinstance(x_test, Cross):
             return self._checked_cross(x_test.matrix)
         if self.kernel is None:
-            return self._checked_cross(_place(np.asarray(local(x_test), dtype=np.float64)))
+            return self._checked_cross(_place(real(x_test, "x_test")))
         points = _matching(x_test, self._points, "x_test")
         return Cross(_place(_rectangular(self.kernel, points, self._points, self._tiling[0])))
 
@@ -304,8 +304,11 @@ def gram(
             f"`kernel` is a {type(kernel).__name__}; pass a kernel such as "
             "ki.from_stax(network), ki.linear(), ki.rbf(1.0), or a matrix"
         )
-    if x is not None:
-        raise ValueError("`x` was given with a precomputed matrix; pass the matrix alone")
+    if kernel is None or isinstance(kernel, str):
+        raise TypeError(f"`kernel` is {kernel!r}; pass a kernel such as ki.rbf(1.0), or a matrix")
+    if x is not None or block_size is not None:
+        given = "x" if x is not None else "block_size"
+        raise ValueError(f"`{given}` was given with a precomputed matrix; pass the matrix alone")
     matrix = _checked_matrix(kernel)
     return Gram(len(matrix), None if matrix.ndim == 2 else matrix.shape[1], _given=matrix)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ._arrays import Array, in_float64, like, namespace, to_numpy
+from ._arrays import Array, count, in_float64, like, namespace, to_numpy
 from ._gram import Cross
 from ._newton import System
 from ._training import ConvergenceWarning, Model, rounding
@@ -136,6 +136,8 @@ def influence(
         raise ValueError(f"`of` is {of!r}; pass 'loss' or 'outputs'")
     if of == "loss" and y_test is None:
         raise ValueError("`y_test` is missing; scores of the loss need test labels")
+    if y_test is not None:
+        model.test_targets(y_test, count(x_test))  # refused before the kernel is evaluated
     cross = model.gram.cross(x_test)
     directions = _directions(model, x_test, cross, y_test, of=of, offset=offset)
     t, q, _ = directions.shape
@@ -149,6 +151,8 @@ def influence(
             scores[rows], missed = _scores(model, system, cross.rows(rows), directions[rows])
             residual = max(residual, missed)
             bar.update(len(scores[rows]))
+    if not np.isfinite(scores).all():
+        raise FloatingPointError("scores are NaN or infinite; raise the model's `reg`")
     if residual > rounding(model.problem):
         warnings.warn(
             f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",

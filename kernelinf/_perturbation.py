@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, in_float64, like, namespace, to_numpy
+from ._arrays import Array, count, in_float64, like, namespace, real, to_numpy
 from ._training import Model
 from ._update import Method, Update, update
 
-Pair = tuple[npt.ArrayLike, npt.ArrayLike]
+Pair = tuple[Any, npt.ArrayLike]
 
 
 @in_float64
@@ -129,7 +129,7 @@ def _relabelled(model: Model, relabel: Pair) -> Array:
 def _reweighted(model: Model, reweight: Pair) -> Array:
     points, given = _pair(reweight, "reweight")
     indices = point_indices(points, model.gram.n, "reweight")
-    values = np.asarray(given, dtype=np.float64)
+    values = to_numpy(real(given, "reweight"))
     if values.shape not in ((), indices.shape):
         raise ValueError(
             f"`reweight` has weights of shape {values.shape} for {len(indices)} points; pass one, "
@@ -145,11 +145,11 @@ def _reweighted(model: Model, reweight: Pair) -> Array:
 def _extended(model: Model, add: Pair, offset: npt.ArrayLike | None) -> tuple[Model, Array]:
     """Return the same model on more points, the added ones with weight zero, and their targets."""
     x_new, labels = _pair(add, "add")
-    gram = model.gram.extend(x_new, "add")
-    a, problem = gram.n - model.gram.n, model.problem
+    a, problem = count(x_new), model.problem
     targets = model.test_targets(labels, a, "add")
     xp = namespace(targets)
     initial = model.test_offset(x_new, a, offset)
+    gram = model.gram.extend(x_new, "add")
     alpha = xp.concatenate([model._alpha, 0 * targets])
     problem = replace(
         problem,

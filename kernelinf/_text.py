@@ -35,7 +35,9 @@ def correlation(a: Array, b: Array, *, ranks: bool = False) -> str:
         a, b = scipy.stats.rankdata(a), scipy.stats.rankdata(b)
     if min(np.ptp(a), np.ptp(b)) == 0:
         return "-"
-    return f"{np.corrcoef(a, b)[0, 1]:.4f}"
+    with np.errstate(all="ignore"):  # values so small that their squares vanish
+        r = np.corrcoef(a, b)[0, 1]
+    return f"{r:.4f}" if np.isfinite(r) else "-"
 
 
 def label(target: Any) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
-from ._arrays import Array, dot, in_float64, like, local, to_numpy
+from ._arrays import Array, dot, in_float64, like, real, to_numpy
 from ._gram import Cross, Gram
 from ._losses import Loss, named
 from ._newton import as_stack
@@ -120,6 +120,10 @@ class Newton(Solver):
     tol: float = 1e-11
     max_steps: int = 100
 
+    def __post_init__(self) -> None:
+        check_tolerance(self.tol)
+        _check_count(self.max_steps, "max_steps")
+
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train from the coefficients `start`, (n, d)."""
         zero = not bool((start != 0).any())
@@ -131,6 +135,7 @@ class Newton(Solver):
             product = problem.gram @ b
             norm = problem.gradient_norm(b, product)
             products += 1
+            _check_finite(norm, "scale the kernel or the targets down, or raise `reg`")
             recorder.add(problem.risk(alpha, outputs), norm, products)
             steps = len(recorder.rows) - 1
             if norm <= self.tol or steps >= self.max_steps or _stalled(recorder.rows):
@@ -177,10 +182,11 @@ class KernelGradientDescent(Solver):
     tol: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"`steps` is {self.steps}; pass zero or more")
-        if self.step_size is not None and not self.step_size > 0:
+        _check_count(self.steps, "steps")
+        if self.step_size is not None and not 0 < self.step_size < float("inf"):
             raise ValueError(f"`step_size` is {self.step_size}; pass a positive number, or None")
+        if self.tol is not None:
+            check_tolerance(self.tol)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"`momentum` is {self.momentum}; pass a number in [0, 1)")
 
@@ -195,7 +201,7 @@ class KernelGradientDescent(Solver):
             product = problem.gram @ residual
             norm = problem.gradient_norm(residual, product)
             recorder.add(problem.risk(alpha, outputs), norm, step + 2)
-            _check_finite(norm, rate)
+            _check_finite(norm, "lower `step_size`, or pass None for a stable one")
             if step == self.steps or (self.tol is not None and norm <= self.tol):
                 break
             velocity = self.momentum * velocity - rate * residual
@@ -323,7 +329,7 @@ class Model:
                     "`offset` is missing; with a ready cross kernel pass the initial "
                     "outputs at the test points"
                 )
-            offset = self.offset(x_test)
+            offset = _called(self.offset, x_test)
         if offset is None and bool((self.problem.offset != 0).any()):
             raise ValueError(
                 "`offset` is missing; the model was fitted with initial outputs, so pass "
@@ -441,7 +447,7 @@ def largest_curvature(problem: Problem) -> float:
 
 
 def _largest_eigenvalue(gram: Gram, side: int) -> float:
-    if side < 4:  # too small for ARPACK
+    if side < 4 or gram.norm == 0:  # too small for ARPACK, or nothing to find
         return float(np.linalg.eigvalsh(to_numpy(gram.square()))[-1])
     square = gram.square()
 
@@ -477,7 +483,11 @@ def _posed(
     if gram.outputs not in (None, d):
         raise ValueError(f"`y` gives {d} outputs but the Gram has blocks of {gram.outputs}")
     function = offset if callable(offset) else None
-    initial = function(gram.x) if function is not None else offset
+    if function is not None and gram.x is None:
+        raise ValueError(
+            "`offset` is a function, but a precomputed Gram has no points: pass an array"
+        )
+    initial = offset if function is None else _called(function, gram.x)
     initial = _offset_array(initial, targets.values.shape, targets.values)
     values = like(targets.values, gram.matrix)
     problem = Problem(
@@ -492,16 +502,34 @@ def _posed(
     return problem, targets.classes, function
 
 
+def _called(function: Callable[[Any], npt.ArrayLike], points: Any) -> npt.ArrayLike:
+    values = function(points)
+    if values is None:
+        raise ValueError("`offset` returned None; it must return the initial outputs at the points")
+    return values
+
+
 def _offset_array(offset: Any, shape: tuple[int, ...], where: Array) -> Array:
     if offset is None:
         return like(np.zeros(shape), where)
-    values = np.asarray(local(offset), dtype=np.float64)
+    values = to_numpy(real(offset, "offset"))
     values = values[:, None] if values.ndim == 1 else values
     if values.shape != shape:
         raise ValueError(f"`offset` has shape {values.shape}; pass the initial outputs, {shape}")
     if not np.isfinite(values).all():
         raise ValueError("`offset` holds NaN or infinite values")
     return like(values, where)
+
+
+def check_tolerance(tol: Any) -> None:
+    """Refuse a tolerance that is no positive number."""
+    if not (isinstance(tol, float | int | np.floating) and 0 < tol < float("inf")):
+        raise ValueError(f"`tol` is {tol!r}; pass a positive number")
+
+
+def _check_count(count: Any, name: str) -> None:
+    if not (isinstance(count, int | np.integer) and count >= 0):
+        raise ValueError(f"`{name}` is {count!r}; pass a whole number, zero or more")
 
 
 def _line_search(
@@ -518,7 +546,9 @@ def _line_search(
         return float(dot(residual, change))
 
     start = slope(0.0)
-    if start >= 0 or slope(1.0) <= -0.1 * start:
+    end = slope(1.0)
+    _check_finite(end, "scale the kernel or the targets down, or raise `reg`")
+    if start >= 0 or end <= -0.1 * start:
         return 1.0
     return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-3)
 
@@ -531,12 +561,9 @@ def _stalled(rows: list[tuple[float, float, int]]) -> bool:
     return new_norm > 0.5 * norm and risk - new_risk <= 1e-12 * abs(new_risk)
 
 
-def _check_finite(norm: float, rate: float) -> None:
+def _check_finite(norm: float, cause: str) -> None:
     if not np.isfinite(norm):
-        raise FloatingPointError(
-            f"gradient descent diverged (rate {rate:.3g} on the residual); "
-            "lower `step_size`, or pass None for a stable one"
-        )
+        raise FloatingPointError(f"training diverged to NaN or infinite values: {cause}")
 
 
 def rounding(problem: Problem) -> float:

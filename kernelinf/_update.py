@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, in_float64, like, namespace, to_numpy
+from ._arrays import Array, count, dot, in_float64, like, namespace, to_numpy
 from ._gram import Cross
 from ._newton import TOLERANCE, Solution
 from ._problem import Problem
@@ -18,6 +18,7 @@ from ._training import (
     History,
     Model,
     Newton,
+    check_tolerance,
     rounding,
 )
 
@@ -146,12 +147,12 @@ class Update:
                 f"`loss_change` is {loss_change!r}; pass 'plug_in', 'first_order' or 'regularised'"
             )
         before = self.before
+        targets = None if y_test is None else before.test_targets(y_test, count(x_test))
         cross = before.gram.cross(x_test)
         delta = like(self.delta_alpha, cross.matrix)
         change = cross @ delta
-        if y_test is None:
+        if targets is None:
             return Effect(to_numpy(change))
-        targets = before.test_targets(y_test, len(cross))
         outputs = before.test_outputs(x_test, cross, offset)
         loss = before.problem.loss
         if loss_change == "plug_in":
@@ -226,6 +227,9 @@ class Retrain(Method):
 
     tol: float = 1e-11
 
+    def __post_init__(self) -> None:
+        check_tolerance(self.tol)
+
     def solve(self, model: Model, problem: Problem) -> "Solved":
         """Compute the coefficients for the edited problem."""
         rows = _retained(problem)
@@ -264,10 +268,12 @@ def _model_after(model: Model, problem: Problem, solved: Solved) -> Model:
     alpha = solved.alpha
     outputs = problem.outputs(alpha)
     norm = problem.gradient_norm(problem.residual(alpha, outputs))
+    if not np.isfinite(norm):
+        raise FloatingPointError("the edited model has NaN or infinite coefficients; raise `reg`")
     if not solved.converged:
         warnings.warn(
-            f"the edited model was solved to a relative residual of {solved.residual:.1e} and a "
-            f"gradient norm of {norm:.1e} only; raise `reg`",
+            f"the edited model was not solved to its tolerance: gradient norm {norm:.1e}, relative "
+            f"residual of the linear system {solved.residual:.1e}; raise `reg`",
             ConvergenceWarning,
             stacklevel=5,
         )

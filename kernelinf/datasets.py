@@ -108,6 +108,8 @@ def split(x: npt.ArrayLike, y: npt.ArrayLike, n_test: int, seed: int = 0) -> Dat
         Lengths differ, or `n_test` is out of range.
     """
     x, y = np.asarray(x), np.asarray(y)
+    if y.ndim != 1:
+        raise ValueError(f"`y` has shape {y.shape}; pass one label a point, (n,)")
     n = len(y)
     if len(x) != n:
         raise ValueError(f"`x` has {len(x)} points but `y` has {n} labels")

@@ -66,7 +66,11 @@ def effect(
         The losses are missing: the effects were computed without test labels; or the effects are
         of different test points.
     """
+    if of not in ("losses", "outputs"):
+        raise ValueError(f"`of` is {of!r}; pass 'losses' or 'outputs'")
     estimates = predicted if isinstance(predicted, Mapping) else {"predicted": predicted}
+    if len(estimates) > len(MARKERS):
+        raise ValueError(f"`predicted` has {len(estimates)} estimates; pass {len(MARKERS)} at most")
     truth = _changes(retrained, of)
     changes = {name: _changes(estimate, of) for name, estimate in estimates.items()}
     for name, values in changes.items():

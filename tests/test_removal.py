@@ -156,9 +156,10 @@ def test_masked_and_sliced_steps_are_one(problem):
     retained = model.problem.without(indices)
     masked = _update._masked_step(retained, model).alpha
     sliced = _update._sliced_step(retained, model).alpha
-    # alpha itself is only as sure as 1 / reg allows: what it is for are the outputs
-    assert relative_error(model.gram @ masked, model.gram @ sliced) <= 1e-9
-    assert relative_error(masked, sliced) <= 1e-8
+    # Both systems are solved to a relative residual of 1e-12; the condition number does the rest.
+    condition = 1 + model.gram.norm / retained.rho
+    assert relative_error(model.gram @ masked, model.gram @ sliced) <= max(1e-9, 1e-12 * condition)
+    assert relative_error(masked, sliced) <= max(1e-8, 1e-11 * condition)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
