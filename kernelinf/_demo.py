@@ -15,9 +15,10 @@ from . import plots
 from ._arguments import ForgetSet, Indices, Setup, bars
 from ._arrays import Array
 from ._gram import Cross
-from ._influence import InfluenceMatrix, influence
+from ._influence import influence
 from ._losses import accuracy
 from ._removal import remove
+from ._scores import InfluenceMatrix
 from ._text import correlation, decimals, error, label
 from ._training import Model, fit
 from ._update import Effect, FirstOrder, NewtonStep, Retrain

@@ -1,8 +1,10 @@
-"""Influence of every training point on every test point, to first order."""
+"""Influence of every training point on every test point, on itself, and on a whole test set."""
 
+import functools
 import warnings
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,82 +12,14 @@ from tqdm import tqdm
 
 from ._arrays import Array, count, in_float64, like, namespace, to_numpy
 from ._gram import Cross
-from ._newton import System
+from ._scores import InfluenceMatrix, Of, Representer, Top, check_top, ranked
+from ._single import STACK_BYTES, Removals, columns_at_once, removals
 from ._training import ConvergenceWarning, Model, rounding
+from ._update import Method
 
-Of = Literal["loss", "outputs"]
+Normalise = Literal["relatif"]
 
-STACK_BYTES = 16e6  # size of one stack (n, d, s) of right-hand sides; about eight are alive at once
-
-
-@dataclass(frozen=True, eq=False)
-class Top:
-    """The most influential training points of each test point.
-
-    Attributes
-    ----------
-    helpful, harmful
-        Training indices, (t, k), the strongest first: points whose removal raises the test loss
-        most, and lowers it most.
-    helpful_scores, harmful_scores
-        Their scores, (t, k).
-    """
-
-    helpful: npt.NDArray[np.intp]
-    helpful_scores: Array
-    harmful: npt.NDArray[np.intp]
-    harmful_scores: Array
-
-
-@dataclass(frozen=True, eq=False)
-class InfluenceMatrix:
-    """Predicted change at each test point (rows) if one training point (columns) is removed.
-
-    Change is after the removal minus before: a positive score of a loss means that the training
-    point helps. Scores add up to the first-order effect of removing several points.
-
-    Attributes
-    ----------
-    values
-        (t, n), or (t, d, n) for the outputs.
-    dims
-        Names of the axes: "test", ("output",) "train".
-    of
-        "loss" or "outputs".
-    """
-
-    values: Array
-    dims: tuple[str, ...]
-    of: Of
-
-    def top(self, k: int) -> Top:
-        """Return the k most helpful and the k most harmful training points of each test point.
-
-        Raises
-        ------
-        ValueError
-            The scores are of outputs, where a sign does not help or harm; k is not in 1..n.
-        """
-        if self.of != "loss":
-            raise ValueError(
-                "`top` ranks scores of the loss; these are of the outputs, rank `values` "
-                "of the output you mean"
-            )
-        n = self.values.shape[1]
-        if not 1 <= k <= n:
-            raise ValueError(f"`k` is {k}; pass a number from 1 to {n}")
-        order = np.argsort(self.values, axis=1, kind="stable")
-        harmful, helpful = order[:, :k], order[:, ::-1][:, :k]
-        pick = np.take_along_axis
-        return Top(helpful, pick(self.values, helpful, 1), harmful, pick(self.values, harmful, 1))
-
-    def __repr__(self) -> str:
-        axes = ", ".join(
-            f"{name}: {size}" for name, size in zip(self.dims, self.values.shape, strict=True)
-        )
-        low, high = self.values.min(), self.values.max()
-        span = f"{low:+.2e} to {high:+.2e}"
-        return f"InfluenceMatrix({axes}; change of the {self.of} on removal, {span})"
+LEAST_TILE = 64  # test points at least whose kernel is evaluated at once
 
 
 @in_float64
@@ -95,15 +29,24 @@ def influence(
     y_test: npt.ArrayLike | None = None,
     *,
     of: Of = "loss",
+    method: Method | None = None,
+    total: bool = False,
+    normalise: Normalise | None = None,
     offset: npt.ArrayLike | None = None,
     progress: bool = False,
 ) -> InfluenceMatrix:
-    """Score every training point's influence on every test point, to first order.
+    """Score every training point's influence on every test point.
 
-    Column i of row t is the derivative of test point t's loss (or outputs) as the weight of point i
-    falls from one, which predicts the change if the point is removed. One stacked solve
-    serves all test points: (rho I + K W) u_t = K_Xt c_t, score_ti = u_ti . g_i (+ reg u_t . alpha
-    when reg goes with the mean).
+    Column i of row t predicts the change of test point t's loss (or outputs, or margin) when
+    training point i alone is removed, after minus before: c_t . df_t, c_t the derivative of the
+    quantity in the outputs at t, and df_t the change of the outputs by `method`. One stacked solve
+    serves all test points, (rho I + K W) u_t = K_Xt c_t (Koh & Liang 2017, in dual form).
+
+    Peak memory is the scores, 8 t n bytes (d times that for outputs), the kernel between test and
+    training points, 8 t n bytes, and about eight stacks (n, d, s) of 16 MB; and where the system is
+    factorised (for `NewtonStep` always, for `FirstOrder` where that is cheaper and takes under
+    4 GB) 8 d n^2 bytes for the cross-entropy, 8 n^2 for one output or the squared loss, and
+    8 (d n)^2 for full blocks. `top_influence` never holds what grows as t n.
 
     Parameters
     ----------
@@ -113,9 +56,23 @@ def influence(
         Test points (t, ...), a `gram.cross(x_test)`, or the (t, n) cross kernel when the Gram is
         precomputed.
     y_test
-        Their labels; needed for `of="loss"`.
+        Their labels; not needed for `of="outputs"`.
     of
-        "loss": scores (t, n). "outputs": scores (t, d, n).
+        "loss": scores (t, n). "outputs": scores (t, d, n). "margin": scores (t, n) of the output of
+        the true class minus the largest of the others at present; y f for the logistic loss.
+    method
+        `FirstOrder()` (the default): the derivative as the weight of the point falls from one;
+        scores add up over points. `NewtonStep()`: corrected for the point's own leverage, the
+        outputs move by one Newton step without the point, which for the squared loss is
+        retraining. It costs about d n^3 more operations for the cross-entropy.
+    total
+        Score the sum over the test points instead: (n,), or (d, n), with a single right-hand side
+        (d of them for outputs), and never all of the kernel between test and training points.
+    normalise
+        "relatif": divide each column by how far the parameters move without the point,
+        sqrt(d_i^T K d_i) for the change d_i of alpha: theta-relative influence (Barshan et al.
+        2020), the largest change that a unit move of the parameters brings about. Zero for points
+        without which they do not move, up to rounding. Costs n further right-hand sides.
     offset
         Initial outputs at the test points, when the model has them as an array.
     progress
@@ -127,78 +84,380 @@ def influence(
 
     Raises
     ------
+    TypeError
+        `model` or `method` is of the wrong kind.
     ValueError
-        `y_test` is missing or does not fit, or shapes do not fit.
+        `y_test` is missing or does not fit, shapes do not fit, or the model or the labels have no
+        classes for a margin.
+    FloatingPointError
+        Scores are NaN or infinite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The system could not be solved to the precision of float64.
     """
-    if not isinstance(model, Model):
-        raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
-    if of not in ("loss", "outputs"):
-        raise ValueError(f"`of` is {of!r}; pass 'loss' or 'outputs'")
-    if of == "loss" and y_test is None:
-        raise ValueError("`y_test` is missing; scores of the loss need test labels")
-    if y_test is not None:
-        model.test_targets(y_test, count(x_test))  # refused before the kernel is evaluated
-    cross = model.gram.cross(x_test)
-    directions = _directions(model, x_test, cross, y_test, of=of, offset=offset)
-    t, q, _ = directions.shape
-    scores = np.empty((t, q, model.gram.n))
-    block = _rows_at_once(model, q)
-    system = model.problem.system(model._outputs).prepared(t * q)
-    residual = 0.0
-    with tqdm(total=t, desc="Influence", unit="point", disable=not progress) as bar:
-        for start in range(0, t, block):
-            rows = slice(start, start + block)
-            scores[rows], missed = _scores(model, system, cross.rows(rows), directions[rows])
-            residual = max(residual, missed)
-            bar.update(len(scores[rows]))
-    if not np.isfinite(scores).all():
-        raise FloatingPointError("scores are NaN or infinite; raise the model's `reg`")
-    if residual > rounding(model.problem):
-        warnings.warn(
-            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    if of == "loss":
-        return InfluenceMatrix(scores[:, 0], ("test", "train"), of)
-    return InfluenceMatrix(scores, ("test", "output", "train"), of)
+    if normalise not in (None, "relatif"):
+        raise ValueError(f"`normalise` is {normalise!r}; pass 'relatif' or None")
+    tests = _tests(model, x_test, y_test, of=of, offset=offset)
+    columns = tests.quantities * (1 if total else len(tests))
+    parts = removals(model, method, columns + (model.gram.n if normalise else 0))
+    gather = _total_scores if total else _all_scores
+    scores, residual = gather(parts, tests, progress)
+    if normalise is not None:
+        norms, missed = _norms(parts)
+        scores = np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
+        residual = max(residual, missed)
+    _check(model, scores, residual)
+    dims = ("output", "train") if of == "outputs" else ("train",)
+    if of != "outputs":
+        scores = scores[..., 0, :]
+    return InfluenceMatrix(scores, dims if total else ("test", *dims), of, *_labels(model))
 
 
-def _directions(
+@in_float64
+def top_influence(
     model: Model,
     x_test: npt.ArrayLike | Cross,
-    cross: Cross,
+    y_test: npt.ArrayLike | None = None,
+    k: int = 10,
+    *,
+    of: Literal["loss", "margin"] = "loss",
+    method: Method | None = None,
+    offset: npt.ArrayLike | None = None,
+    progress: bool = False,
+) -> Top:
+    """Find the most influential training points of each test point without the whole matrix.
+
+    The same as `influence(...).top(k)`, test points in blocks: no array of t n numbers is held
+    unless `x_test` is one. Peak memory is the result, 32 t k bytes, a block of the kernel and of
+    the scores of 16 MB each, about eight stacks (n, d, s) of 16 MB, and the factorisation where
+    `influence` has one.
+
+    Parameters
+    ----------
+    model, x_test, y_test, method, offset, progress
+        As for `influence`.
+    k
+        Points to either side, from 1 to n.
+    of
+        "loss" or "margin".
+
+    Returns
+    -------
+    Top
+
+    Raises
+    ------
+    ValueError
+        `k` is out of range, and what `influence` refuses.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The system could not be solved to the precision of float64.
+    """
+    _check_model(model)
+    check_top(k, model.gram.n)
+    if of not in ("loss", "margin"):
+        raise ValueError(f"`of` is {of!r}; pass 'loss' or 'margin', whose signs help or harm")
+    tests = _tests(model, x_test, y_test, of=of, offset=offset)
+    parts = removals(model, method, len(tests))
+    tops, worst = [], 0.0
+    for _, scores, residual in _blocks(parts, tests, progress):
+        _check_finite(scores)
+        tops.append(ranked(scores[:, 0], k, of))
+        worst = max(worst, residual)
+    _check_residual(model, worst)
+    return Top(*(np.concatenate([getattr(top, f.name) for top in tops]) for f in fields(Top)))
+
+
+@in_float64
+def self_influence(model: Model, *, method: Method | None = None) -> Array:
+    """Score every training point's influence on its own loss.
+
+    The change of the loss at training point i when it is removed: the diagonal of
+    `influence(model, x_train, y_train)`, from the d x d blocks of the system alone. Large for
+    points that the model fits only because it has them: rare ones, and mislabelled ones.
+
+    Memory is the factorisation, 8 d n^2 bytes for the cross-entropy (8 n^2 for one output or the
+    squared loss, 8 (d n)^2 for full blocks) and a few arrays of 16 MB; about 4 d n^3 operations,
+    5 d n^3 for `NewtonStep`.
+
+    Parameters
+    ----------
+    model
+        A trained model.
+    method
+        `FirstOrder()` (the default) or `NewtonStep()`, as for `influence`: either is the derivative
+        of the loss times the predicted change of the point's own outputs.
+
+    Returns
+    -------
+    (n,) in the unit of the loss, after the removal minus before; zero for removed points.
+
+    Raises
+    ------
+    TypeError
+        `model` or `method` is of the wrong kind.
+    FloatingPointError
+        Scores are NaN or infinite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The system could not be solved to the precision of float64.
+    """
+    _check_model(model)
+    gradient = model.problem.loss.gradient(model._outputs, model.problem.targets)
+    scores, worst = np.zeros(model.gram.n), 0.0
+    for part in removals(model, method, model.gram.n):
+        changes, residual = part.own_changes()
+        scores += to_numpy((gradient * changes).sum(axis=1))
+        worst = max(worst, residual)
+    _check(model, scores, worst)
+    return scores
+
+
+@in_float64
+def representer(
+    model: Model, x_test: npt.ArrayLike | Cross, *, output: int | None = None
+) -> Representer:
+    """Split the outputs at test points into what each training point adds to them.
+
+    f(x_t) - f0(x_t) = sum_i k(x_t, x_i) alpha_i, where alpha_i = -g_i / rho once the model is
+    trained (Yeh et al. 2018, with the kernel in place of the last layer's features). Nothing is
+    solved. A share is not an influence: without the point the other coefficients change too.
+
+    Parameters
+    ----------
+    model
+        A trained model.
+    x_test
+        Test points (t, ...), a `gram.cross(x_test)`, or the (t, n) cross kernel when the Gram is
+        precomputed. The values take 8 t d n bytes, 8 t n for one output: pass many test points a
+        block at a time.
+    output
+        The one output, from 0 to d - 1, to split; None for all.
+
+    Returns
+    -------
+    Representer
+
+    Raises
+    ------
+    ValueError
+        `output` is out of range, or shapes do not fit.
+    """
+    _check_model(model)
+    d = model.problem.targets.shape[1]
+    if output is not None and output not in range(d):
+        raise ValueError(f"`output` is {output!r}; pass a number from 0 to {d - 1}, or None")
+    cross, alpha = model.gram.cross(x_test), model._alpha
+    chosen = slice(None) if output is None else slice(output, output + 1)
+    if cross.matrix.ndim == 2:
+        values = cross.matrix[:, None, :] * alpha.T[chosen]
+    else:
+        values = namespace(alpha).einsum("tanb,nb->tan", cross.matrix[:, chosen], alpha)
+    _check_finite(values)
+    dims: tuple[str, ...] = ("test", "output", "train")
+    if output is not None:
+        values, dims = values[:, 0], ("test", "train")
+    return Representer(to_numpy(values), dims, "outputs", *_labels(model))
+
+
+@dataclass(frozen=True, eq=False)
+class _Tests:
+    """Checked test points, their targets (t, d) if known, and what is asked of them."""
+
+    model: Model
+    x: Any
+    targets: Array | None
+    of: Of
+    offset: Any
+
+    def __len__(self) -> int:
+        return count(self.x)
+
+    @property
+    def quantities(self) -> int:
+        """Return q, how many numbers are scored at a test point."""
+        return self.model.problem.targets.shape[1] if self.of == "outputs" else 1
+
+    def tiles(self) -> Iterator[tuple[int, Cross, Array]]:
+        """Yield blocks of test points: the first one's number, the kernel, c of `_directions`."""
+        gram, t = self.model.gram, len(self)
+        ready = isinstance(self.x, Cross) or gram.kernel is None
+        whole = gram.cross(self.x) if ready or t == 0 else None
+        row = gram.n * (gram.outputs or 1) ** 2
+        size = max(LEAST_TILE, int(STACK_BYTES / (8 * row)))
+        for start in range(0, t, size):
+            rows = slice(start, min(start + size, t))
+            x = self.x if ready else self.x[rows]
+            cross = gram.cross(x) if whole is None else whole.rows(rows)
+            yield start, cross, self._directions(x, cross, rows)
+
+    def total(self, progress: bool) -> Array:
+        """Return sum_t K_Xt c_t, (n, d, q)."""
+        total: Any = 0.0
+        with _bar(len(self), progress) as bar:
+            for _, cross, directions in self.tiles():
+                xp, axes = namespace(directions), range(cross.matrix.ndim // 2)
+                parts = [
+                    xp.tensordot(cross.matrix, directions[:, j], (axes, axes))
+                    for j in range(self.quantities)
+                ]
+                total = total + xp.stack(parts, axis=2)
+                bar.update(len(cross))
+        return total
+
+    def _directions(self, x: Any, cross: Cross, rows: slice) -> Array:
+        """Return c, (t, q, d): the derivatives of the q scored quantities in the outputs."""
+        t, d = len(cross), self.model.problem.targets.shape[1]
+        if self.targets is None or self.of == "outputs":
+            return like(np.broadcast_to(np.eye(d), (t, d, d)), cross.matrix)
+        offset = None if self.offset is None else self.offset[rows]
+        outputs = self.model.test_outputs(x, cross, offset)
+        slope = _margin_slope if self.of == "margin" else self.model.problem.loss.gradient
+        return slope(outputs, self.targets[rows])[:, None, :]
+
+
+def _tests(
+    model: Model,
+    x_test: npt.ArrayLike | Cross,
     y_test: npt.ArrayLike | None,
     *,
     of: Of,
     offset: npt.ArrayLike | None,
-) -> Array:
-    """Return c, (t, q, d): the derivatives of the q scored quantities in a test point's outputs."""
-    t, d = len(cross), model.problem.targets.shape[1]
-    if of == "outputs":
-        return like(np.broadcast_to(np.eye(d), (t, d, d)), cross.matrix)
-    assert y_test is not None
-    targets = model.test_targets(y_test, t)
-    outputs = model.test_outputs(x_test, cross, offset)
-    return model.problem.loss.gradient(outputs, targets)[:, None, :]
+) -> _Tests:
+    """Check test points and labels before the kernel is evaluated."""
+    _check_model(model)
+    if of not in ("loss", "outputs", "margin"):
+        raise ValueError(f"`of` is {of!r}; pass 'loss', 'outputs' or 'margin'")
+    if of != "outputs" and y_test is None:
+        raise ValueError(f"`y_test` is missing; scores of the {of} need test labels")
+    x: Any = x_test if hasattr(x_test, "__getitem__") or hasattr(x_test, "__len__") else [x_test]
+    t = count(x)
+    targets = None if y_test is None else model.test_targets(y_test, t)
+    if of == "margin":
+        _check_classes(model, targets)
+    if offset is not None:
+        offset = np.asarray(offset)
+        if offset.shape[:1] != (t,):
+            raise ValueError(
+                f"`offset` has shape {offset.shape}; pass the initial outputs at the test points, "
+                f"({t}, d)"
+            )
+    return _Tests(model, x, targets, of, offset)
 
 
-def _scores(model: Model, system: System, cross: Cross, directions: Array) -> tuple[Array, float]:
-    """Score a block of test points, (t, q, n), and return the residual of the solve."""
-    problem, xp = model.problem, namespace(directions)
+def _check_classes(model: Model, targets: Array | None) -> None:
+    if model.classes is None:
+        raise ValueError(
+            "`of` is 'margin' but the model was trained on real targets and has no classes; pass "
+            "'loss' or 'outputs'"
+        )
+    if model.problem.loss.name != "logistic" and not _one_hot(targets):
+        raise ValueError("`y_test` holds no single class a point, which a margin takes")
+
+
+def _one_hot(targets: Any) -> bool:
+    return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
+
+
+def _margin_slope(outputs: Array, targets: Array) -> Array:
+    """Return the derivative of the margin in the outputs, (t, d): the rival is the class next."""
+    if outputs.shape[1] == 1:
+        return targets
+    xp = namespace(outputs)
+    rival = xp.argmax(xp.where(targets == 1, -xp.inf, outputs), axis=1)
+    return targets - (xp.arange(outputs.shape[1]) == rival[:, None])
+
+
+def _blocks(
+    parts: list[Removals], tests: _Tests, progress: bool
+) -> Iterator[tuple[slice, Array, float]]:
+    """Yield the rows, the scores (s, q, n) and the residual of one block of test points a time."""
+    q = tests.quantities
+    step = max(1, columns_at_once(parts[0].push.shape) // q)
+    with _bar(len(tests), progress) as bar:
+        for first, cross, directions in tests.tiles():
+            for start in range(0, len(cross), step):
+                rows = slice(start, start + step)
+                scores, residual = _scores(parts, _pulled(cross.rows(rows), directions[rows]))
+                s = len(scores) // q
+                yield slice(first + start, first + start + s), scores.reshape(s, q, -1), residual
+                bar.update(s)
+
+
+def _pulled(cross: Cross, directions: Array) -> Array:
+    """Return the stack K_Xt c_t, (n, d, t q)."""
     t, q, _ = directions.shape
-    b = xp.stack([cross.pull_back(directions[:, j]) for j in range(q)], axis=3)
-    n, d = b.shape[:2]
-    solution = system.solve_transposed(b.reshape(n, d, t * q))
-    u = solution.x
-    gradient = problem.loss.gradient(model._outputs, problem.targets) * problem.weights[:, None]
-    scores = xp.einsum("nds,nd->sn", u, gradient)
-    if problem.reg_scale == "mean":
-        ridge = problem.reg * xp.einsum("nds,nd->s", u, model._alpha)
-        scores = scores + ridge[:, None] * problem.weights
-    return to_numpy(scores).reshape(t, q, n), solution.residual
+    b = namespace(directions).stack(
+        [cross.pull_back(directions[:, j]) for j in range(q)],
+        axis=3,
+    )
+    return b.reshape(*b.shape[:2], t * q)
 
 
-def _rows_at_once(model: Model, q: int) -> int:
-    n, d = model.problem.targets.shape
-    return max(1, int(STACK_BYTES / (8 * n * d * q)))
+def _scores(parts: list[Removals], b: Array) -> tuple[Array, float]:
+    """Score the stack b (n, d, s): (s, n), and the residual of the worst solve."""
+    scores, residuals = zip(*(part.scores(b) for part in parts), strict=True)
+    return functools.reduce(np.add, map(to_numpy, scores)), max(residuals)
+
+
+def _all_scores(parts: list[Removals], tests: _Tests, progress: bool) -> tuple[Array, float]:
+    scores = np.empty((len(tests), tests.quantities, tests.model.gram.n))
+    worst = 0.0
+    for rows, block, residual in _blocks(parts, tests, progress):
+        scores[rows] = block
+        worst = max(worst, residual)
+    return scores, worst
+
+
+def _total_scores(parts: list[Removals], tests: _Tests, progress: bool) -> tuple[Array, float]:
+    return _scores(parts, tests.total(progress))
+
+
+def _norms(parts: list[Removals]) -> tuple[Array, float]:
+    """Return how far the parameters move without each point, (n,), and the residual."""
+    norms, residuals = zip(*(part.norms() for part in parts), strict=True)
+    return functools.reduce(np.add, map(to_numpy, norms)), max(residuals)
+
+
+def _labels(model: Model) -> tuple[Any, Any]:
+    """Return the class labels of the training points and of the outputs, where there are any."""
+    targets, classes = to_numpy(model.problem.targets), model.classes
+    if classes is None:
+        return None, None
+    if targets.shape[1] == 1:
+        return classes[(targets[:, 0] > 0).astype(int)], None
+    return classes[targets.argmax(axis=1)] if _one_hot(targets) else None, classes
+
+
+def _bar(total: int, progress: bool) -> Any:
+    return tqdm(total=total, desc="Influence", unit="point", disable=not progress)
+
+
+def _check_model(model: Model) -> None:
+    if not isinstance(model, Model):
+        raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
+
+
+def _check(model: Model, scores: Array, residual: float) -> None:
+    _check_finite(scores)
+    _check_residual(model, residual, stacklevel=5)
+
+
+def _check_finite(scores: Array) -> None:
+    if not bool(namespace(scores).isfinite(scores).all()):
+        raise FloatingPointError("scores are NaN or infinite; raise the model's `reg`")
+
+
+def _check_residual(model: Model, residual: float, stacklevel: int = 4) -> None:
+    if residual > rounding(model.problem):
+        warnings.warn(
+            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )

@@ -93,7 +93,7 @@ class System:
             )
             trial = x + step
             trial_product = self.gram @ trial
-            trial_remainder = target - self.rho * trial - self._hessian(trial_product)
+            trial_remainder = target - self.rho * trial - self.hessian(trial_product)
             iterations += used
             previous, new = residual, _relative(trial_remainder, target)
             if new < previous:
@@ -114,7 +114,7 @@ class System:
             reference = dot(remainder, remainder) / _norm(remainder, self.gram @ remainder)
             inner, used = self._inner(remainder, 0.1 * tolerance / residual, reference)
             trial = u + (remainder - self.gram @ inner) / self.rho
-            trial_product = self._hessian(trial)
+            trial_product = self.hessian(trial)
             trial_remainder = b - self.rho * trial - self.gram @ trial_product
             iterations += used
             previous, new = residual, _relative(trial_remainder, b)
@@ -123,6 +123,18 @@ class System:
             if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
         return Solution(u, product, residual, iterations)
+
+    def self_blocks(self, d: int) -> Array:
+        """Return the diagonal blocks of S = K (rho I + W K)^-1, (n, d, d), by a factorisation."""
+        return self._factorization.self_blocks(d)
+
+    def slack_blocks(self, d: int) -> Array:
+        """Return I - W_i S_ii on the range of W_i, (n, d, d), by a factorisation."""
+        return self._factorization.slack_blocks(d)
+
+    def hessian(self, v: Array) -> Array:
+        """Return W v for a stack (n, d, s)."""
+        return self.root.apply(self.root.apply_transposed(v))
 
     def _enough(self, tolerance: float) -> float:
         """Return the residual to stop at: with a factor at hand, rounding costs little more."""
@@ -157,9 +169,6 @@ class System:
 
     def _operator(self, v: Array) -> Array:
         return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
-
-    def _hessian(self, v: Array) -> Array:
-        return self.root.apply(self.root.apply_transposed(v))
 
     @functools.cached_property
     def _factorization(self) -> Factorization:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._influence import InfluenceMatrix
+from ._scores import InfluenceMatrix
 from ._text import EXACT, correlation, decimals, error, label
 from ._update import Effect
 from .datasets import Dataset

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version",),
     ("_arrays", "_neural_tangents"),
-    ("_losses", "_targets", "_text"),
+    ("_losses", "_targets", "_text", "_scores"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
     ("_gram",),
@@ -24,6 +24,7 @@ LAYERS = (
     ("_update",),
     ("_perturbation",),
     ("_removal",),
+    ("_single",),
     ("_influence",),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),

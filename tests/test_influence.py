@@ -5,7 +5,7 @@ import kernelinf as ki
 import numpy as np
 import pytest
 from hypothesis import given
-from kernelinf import _influence
+from kernelinf import _single
 
 from . import oracles
 from .strategies import fit, problems
@@ -116,7 +116,7 @@ def test_blocks_of_test_points_change_nothing(monkeypatch):
     model, kernel = small_model(), small_kernel()
     whole = ki.influence(model, kernel, LABELS).values
     for rows in (1, 4, 5):
-        monkeypatch.setattr(_influence, "STACK_BYTES", rows * 8 * 6 * 3)
+        monkeypatch.setattr(_single, "STACK_BYTES", rows * 8 * 6 * 3)
         blocked = ki.influence(model, kernel, LABELS).values
         np.testing.assert_allclose(blocked, whole, rtol=1e-8, atol=1e-12)
 
@@ -166,7 +166,7 @@ def test_results_are_numpy_float64():
     ("options", "message"),
     [
         ({}, "`y_test` is missing; scores of the loss need test labels"),
-        ({"of": "accuracy"}, "`of` is 'accuracy'; pass 'loss' or 'outputs'"),
+        ({"of": "accuracy"}, "`of` is 'accuracy'; pass 'loss', 'outputs' or 'margin'"),
         ({"y_test": LABELS[:5]}, "`y_test` has 5 entries but there are 6 points"),
         ({"y_test": ["dog"] * 6}, "`y_test` holds classes that training did not: 'dog'"),
         ({"y_test": np.zeros((6, 2)) + 0.5}, "`y_test` has 2 columns but the model has 3"),
