@@ -42,11 +42,11 @@ def influence(
     quantity in the outputs at t, and df_t the change of the outputs by `method`. One stacked solve
     serves all test points, (rho I + K W) u_t = K_Xt c_t (Koh & Liang 2017, in dual form).
 
-    Peak memory is the scores, 8 t n bytes (d times that for outputs), the kernel between test and
-    training points, 8 t n bytes, and about eight stacks (n, d, s) of 16 MB; and where the system is
+    Peak memory is the scores, 8 t n bytes (d times that for outputs), and about twelve stacks
+    (n, d, s) of 16 MB, or of one column (n, d, 1) where that is more; and where the system is
     factorised (for `NewtonStep` always, for `FirstOrder` where that is cheaper and takes under
-    4 GB) 8 d n^2 bytes for the cross-entropy, 8 n^2 for one output or the squared loss, and
-    8 (d n)^2 for full blocks. `top_influence` never holds what grows as t n.
+    4 GB) 8 (d + 3) n^2 bytes for the cross-entropy, 16 n^2 for one output or the squared loss, and
+    24 (d n)^2 for full blocks. `top_influence` holds nothing that grows as t n.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ def top_influence(
     """Find the most influential training points of each test point without the whole matrix.
 
     The same as `influence(...).top(k)`, test points in blocks: no array of t n numbers is held
-    unless `x_test` is one. Peak memory is the result, 32 t k bytes, a block of the kernel and of
-    the scores of 16 MB each, about eight stacks (n, d, s) of 16 MB, and the factorisation where
+    unless `x_test` is one. Peak memory is the result, 32 t k bytes, a block of the kernel of 16 MB
+    (or of 64 test points), about twelve stacks (n, d, s) of 16 MB, and the factorisation where
     `influence` has one.
 
     Parameters
@@ -180,9 +180,9 @@ def self_influence(model: Model, *, method: Method | None = None) -> Array:
     `influence(model, x_train, y_train)`, from the d x d blocks of the system alone. Large for
     points that the model fits only because it has them: rare ones, and mislabelled ones.
 
-    Memory is the factorisation, 8 d n^2 bytes for the cross-entropy (8 n^2 for one output or the
-    squared loss, 8 (d n)^2 for full blocks) and a few arrays of 16 MB; about 4 d n^3 operations,
-    5 d n^3 for `NewtonStep`.
+    Memory is the factorisation, 8 (d + 3) n^2 bytes for the cross-entropy (16 n^2 for one output or
+    the squared loss, 24 (d n)^2 for full blocks) and a few arrays of 16 MB; about 4 d n^3
+    operations, 5 d n^3 for `NewtonStep`.
 
     Parameters
     ----------
@@ -302,7 +302,7 @@ class _Tests:
         total: Any = 0.0
         with _bar(len(self), progress) as bar:
             for _, cross, directions in self.tiles():
-                xp, axes = namespace(directions), range(cross.matrix.ndim // 2)
+                xp, axes = namespace(directions), tuple(range(cross.matrix.ndim // 2))
                 parts = [
                     xp.tensordot(cross.matrix, directions[:, j], (axes, axes))
                     for j in range(self.quantities)

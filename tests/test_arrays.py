@@ -32,7 +32,16 @@ def answers(gram, cross, loss, y, y_test):
     effects = [removal.effect(cross, y_test) for removal in removals]
     descent = ki.fit(gram, y, loss=loss, solver=ki.KernelGradientDescent(20))
     scores = ki.influence(model, cross, y_test).values
+    step = ki.NewtonStep()
+    points = [
+        ki.influence(model, cross, y_test, method=step, normalise="relatif").values,
+        ki.influence(model, cross, y_test, of="margin", total=True).values,
+        ki.top_influence(model, cross, y_test, 2).helpful_scores,
+        ki.self_influence(model, method=step),
+        ki.representer(model, cross).values,
+    ]
     return [
+        *points,
         model.alpha,
         descent.alpha,
         model.predict(cross),
