@@ -272,39 +272,44 @@ def remove(model: Model, forget: npt.ArrayLike, *, method: Method | None = None)
 
 def forget_indices(forget: npt.ArrayLike, weights: Array) -> npt.NDArray[np.intp]:
     """Check a forget set and return its indices, ascending."""
+    indices = np.sort(point_indices(forget, weights, "forget"))
+    if len(indices) == np.count_nonzero(weights):
+        raise ValueError("`forget` is the whole training set; keep at least one point")
+    return indices
+
+
+def point_indices(points: npt.ArrayLike, weights: Array, name: str) -> npt.NDArray[np.intp]:
+    """Check a choice of training points, the argument `name`; return its indices as ordered."""
     n = len(weights)
-    given = np.asarray(forget)
+    given = np.asarray(points)
     if given.ndim == 0:
         given = given[None]
     if given.ndim != 1:
         raise ValueError(
-            f"`forget` has shape {given.shape}; pass indices (m,) or a boolean mask ({n},)"
+            f"`{name}` has shape {given.shape}; pass indices (m,) or a boolean mask ({n},)"
         )
     if given.dtype == bool:
         if len(given) != n:
             raise ValueError(
-                f"`forget` is a mask of length {len(given)} but there are {n} training points"
+                f"`{name}` is a mask of length {len(given)} but there are {n} training points"
             )
         given = np.flatnonzero(given)
     if given.size == 0:
-        raise ValueError("`forget` is empty; pass at least one training point")
+        raise ValueError(f"`{name}` is empty; pass at least one training point")
     if given.dtype.kind not in "iu":
         raise ValueError(
-            f"`forget` has dtype {given.dtype}; pass integer indices or a boolean mask"
+            f"`{name}` has dtype {given.dtype}; pass integer indices or a boolean mask"
         )
     if given.min() < 0 or given.max() >= n:
         bad = given[(given < 0) | (given >= n)][0]
-        raise ValueError(f"`forget` holds {bad}; pass indices from 0 to {n - 1}")
-    indices = np.unique(given.astype(np.intp))
-    if len(indices) < len(given):
-        raise ValueError(
-            f"`forget` repeats {len(given) - len(indices)} indices; pass each point once"
-        )
-    gone = indices[weights[indices] == 0]
+        raise ValueError(f"`{name}` holds {bad}; pass indices from 0 to {n - 1}")
+    indices = given.astype(np.intp)
+    repeats = len(indices) - len(np.unique(indices))
+    if repeats:
+        raise ValueError(f"`{name}` repeats {repeats} indices; pass each point once")
+    gone = np.sort(indices[weights[indices] == 0])
     if len(gone):
-        raise ValueError(f"`forget` holds points that were removed before: {gone[:5].tolist()}")
-    if len(indices) == np.count_nonzero(weights):
-        raise ValueError("`forget` is the whole training set; keep at least one point")
+        raise ValueError(f"`{name}` holds points that were removed before: {gone[:5].tolist()}")
     return indices
 
 

@@ -14,10 +14,9 @@ import scipy.optimize
 import scipy.sparse.linalg
 from tqdm.auto import tqdm
 
-from ._arrays import Array, dot, in_float64, like, local, namespace, to_numpy
+from ._arrays import Array, as_stack, dot, in_float64, like, local, namespace, to_numpy
 from ._gram import Cross, Gram
 from ._losses import Loss, named
-from ._newton import as_stack
 from ._problem import Problem, RegScale
 from ._targets import encode, encode_test
 

@@ -22,7 +22,7 @@ LAYERS = (
     ("_problem",),
     ("_training",),
     ("_removal",),
-    ("_influence",),
+    ("_influence", "_leave_one_out"),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
     ("_arguments",),
