@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from ._arrays import Array, dot, namespace
+from ._arrays import Array, as_stack, dot, namespace
 from ._factorization import Factorization, cost, factorize
 from ._gram import Gram
 from ._losses import HessianRoot
@@ -124,6 +125,14 @@ class System:
                 break
         return Solution(u, product, residual, iterations)
 
+    def response(self, points: npt.NDArray[np.intp]) -> Array:
+        """Return the diagonal blocks of S = K (rho I + W K)^-1 at some points, by factorising.
+
+        S_ij is the derivative of point i's outputs in a pull -g_j on point j. (m, d, d); or
+        (m, 1, 1) where one number serves all outputs of a point.
+        """
+        return self._factorization.remainder(points) / self.rho
+
     def _enough(self, tolerance: float) -> float:
         """Return the residual to stop at: with a factor at hand, rounding costs little more."""
         return EPS if self.direct else tolerance
@@ -197,11 +206,6 @@ def conjugate_gradients(
         p, squared, before = r + beta * p, new, curvature
         iteration += 1
     return x, iteration
-
-
-def as_stack(v: Array) -> Array:
-    """Give (n, d) a trailing axis; leave a stack (n, d, s) alone."""
-    return v if v.ndim == 3 else v[:, :, None]
 
 
 def _norm(v: Array, product: Array) -> Array:

@@ -24,7 +24,7 @@ LAYERS = (
     ("_update",),
     ("_perturbation",),
     ("_removal",),
-    ("_influence",),
+    ("_influence", "_leave_one_out"),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
     ("_arguments",),
