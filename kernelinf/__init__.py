@@ -18,6 +18,8 @@ from ._influence import top_influence as top_influence
 from ._kernels import from_stax as from_stax
 from ._kernels import linear as linear
 from ._kernels import rbf as rbf
+from ._leave_one_out import LeaveOneOut as LeaveOneOut
+from ._leave_one_out import leave_one_out as leave_one_out
 from ._neural_tangents import stax as stax
 from ._perturbation import perturb as perturb
 from ._removal import remove as remove

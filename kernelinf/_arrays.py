@@ -70,3 +70,8 @@ def to_numpy(array: Array) -> Array:
 def dot(a: Array, b: Array) -> Array:
     """Inner products over points and outputs: (n, d, ...) and (n, d, ...) give (...)."""
     return namespace(a).einsum("nd...,nd...->...", a, b)
+
+
+def as_stack(v: Array) -> Array:
+    """Give (n, d) a trailing axis; leave a stack (n, d, s) alone."""
+    return v if v.ndim == 3 else v[:, :, None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._arrays import Array, namespace
+from ._arrays import Array, as_stack, namespace
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,10 @@ class Loss(abc.ABC):
 
     @abc.abstractmethod
     def root(self, outputs: Array, weights: Array) -> HessianRoot:
-        """Return L of the Hessian of sum_i weights_i loss_i at `outputs`; weights are (n,)."""
+        """Return L of the Hessian of sum_i weights_i loss_i at `outputs`.
+
+        Weights are (n,), or (n, s) for a stack of outputs (n, d, s).
+        """
 
 
 class SquaredLoss(Loss):
@@ -95,7 +98,7 @@ class CrossEntropyLoss(Loss):
 
     def root(self, outputs: Array, weights: Array) -> HessianRoot:
         """Return L = sqrt(weights) diag(sqrt p) (I - sqrt(p) sqrt(p)^T), p = softmax(f)."""
-        direction = softmax(outputs)[:, :, None] ** 0.5
+        direction = as_stack(softmax(outputs)) ** 0.5
         return HessianRoot(_column(weights) ** 0.5 * direction, direction)
 
 
@@ -115,7 +118,7 @@ class LogisticLoss(Loss):
     def root(self, outputs: Array, weights: Array) -> HessianRoot:
         """Return L = sqrt(weights sigmoid(f) sigmoid(-f))."""
         slope = _sigmoid(outputs) * _sigmoid(-outputs)
-        return HessianRoot((_column(weights) * slope[:, :, None]) ** 0.5)
+        return HessianRoot((_column(weights) * as_stack(slope)) ** 0.5)
 
 
 def softmax(outputs: Array) -> Array:
@@ -132,7 +135,8 @@ def _sigmoid(margin: Array) -> Array:
 
 
 def _column(weights: Array) -> Array:
-    return weights[:, None, None]
+    """Give weights (n,) or (n, s) the axes of a stack, (n, 1, 1 or s)."""
+    return weights[:, None, None] if weights.ndim == 1 else weights[:, None]
 
 
 LOSSES: dict[str, Loss] = {

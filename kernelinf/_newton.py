@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from ._arrays import Array, dot, namespace
+from ._arrays import Array, as_stack, dot, namespace
 from ._factorization import Factorization, cost, factorize
 from ._gram import Gram
 from ._losses import HessianRoot
@@ -124,13 +125,21 @@ class System:
                 break
         return Solution(u, product, residual, iterations)
 
-    def self_blocks(self, d: int) -> Array:
-        """Return the diagonal blocks of S = K (rho I + W K)^-1, (n, d, d), by a factorisation."""
-        return self._factorization.self_blocks(d)
+    def response(self, points: npt.NDArray[np.intp]) -> Array:
+        """Return the diagonal blocks of S = K (rho I + W K)^-1 at some points, by factorising.
 
-    def slack_blocks(self, d: int) -> Array:
-        """Return I - W_i S_ii on the range of W_i, (n, d, d), by a factorisation."""
-        return self._factorization.slack_blocks(d)
+        S_ij is the derivative of point i's outputs in a pull -g_j on point j. (m, d, d); or
+        (m, 1, 1) where one number serves all outputs of a point.
+        """
+        return self._factorization.remainder(points) / self.rho
+
+    def slack(self, points: slice) -> Array:
+        """Return I - W_i S_ii of some points, what their own leverage leaves over, by factorising.
+
+        (m, d, d); or (m, 1, 1) where one number serves all outputs of a point. Right on the range
+        of W_i.
+        """
+        return self._factorization.slack(points)
 
     def hessian(self, v: Array) -> Array:
         """Return W v for a stack (n, d, s)."""
@@ -206,11 +215,6 @@ def conjugate_gradients(
         p, squared, before = r + beta * p, new, curvature
         iteration += 1
     return x, iteration
-
-
-def as_stack(v: Array) -> Array:
-    """Give (n, d) a trailing axis; leave a stack (n, d, s) alone."""
-    return v if v.ndim == 3 else v[:, :, None]
 
 
 def _norm(v: Array, product: Array) -> Array:

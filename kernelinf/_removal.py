@@ -45,10 +45,16 @@ def remove(model: Model, forget: npt.ArrayLike, *, method: Method | None = None)
 
 def forget_indices(forget: npt.ArrayLike, weights: Array) -> npt.NDArray[np.intp]:
     """Check a forget set and return its indices, ascending."""
-    indices = np.sort(point_indices(forget, len(weights), "forget"))
-    gone = indices[weights[indices] == 0]
-    if len(gone):
-        raise ValueError(f"`forget` holds points that were removed before: {gone[:5].tolist()}")
+    indices = np.sort(present_indices(forget, weights, "forget"))
     if len(indices) == np.count_nonzero(weights):
         raise ValueError("`forget` is the whole training set; keep at least one point")
+    return indices
+
+
+def present_indices(points: npt.ArrayLike, weights: Array, name: str) -> npt.NDArray[np.intp]:
+    """Check a choice of points that the model still has; return their indices in that order."""
+    indices = point_indices(points, len(weights), name)
+    gone = np.sort(indices[weights[indices] == 0])
+    if len(gone):
+        raise ValueError(f"`{name}` holds points that were removed before: {gone[:5].tolist()}")
     return indices

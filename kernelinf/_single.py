@@ -15,16 +15,16 @@ by the Sherman-Morrison-Woodbury identity for the Hessian of a single point (the
 approximate leave-one-out; Pregibon 1981, and Koh et al. 2019 for groups).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, like, namespace
+from ._arrays import Array, as_stack, dot, like, namespace
 from ._gram import Cross
 from ._losses import HessianRoot
-from ._newton import EPS, TOLERANCE, Solution, System, as_stack
+from ._newton import EPS, TOLERANCE, Solution, System
 from ._training import Model
 from ._update import FirstOrder, Method, NewtonStep
 
@@ -67,11 +67,13 @@ class Removals:
 
     def own_changes(self) -> tuple[Array, float]:
         """Return the change of every point's own outputs, (K d_i)_i, (n, d), and the residual."""
-        xp, d = namespace(self.push), self.push.shape[1]
-        base = self._base()
-        own = xp.einsum("nab,nb->na", self.system.self_blocks(d), self.push)
+        xp, base = namespace(self.push), self._base()
+        own = []
+        for rows, part in _parts(self.push):
+            response = self.system.response(np.arange(rows.start, rows.stop))
+            own.append(_by_block(xp.matmul, response, part))
         residual = max(base.residual, self.residual)
-        return self.share[:, None] * base.product[:, :, 0] + own, residual
+        return self.share[:, None] * base.product[:, :, 0] + xp.concatenate(own), residual
 
     def norms(self) -> tuple[Array, float]:
         """Return sqrt(d_i^T K d_i), (n,), the distance that the parameters move, and the residual.
@@ -80,7 +82,7 @@ class Removals:
         """
         xp, base = namespace(self.push), self._base()
         squares, size = [], EPS * self.system.gram.norm
-        for rows in self._chunks():
+        for rows, _ in _parts(self.push):
             move = self._move(rows) + base.x * self.share[rows]
             square = dot(move, self.system.gram @ move)
             squares.append(xp.where(square > size * dot(move, move), square, 0.0))
@@ -99,11 +101,6 @@ class Removals:
     def _base(self) -> Solution:
         """Return the solution for the common part."""
         return self.system.solve(as_stack(self.common))
-
-    def _chunks(self) -> Iterator[slice]:
-        n = len(self.push)
-        step = columns_at_once(self.push.shape)
-        return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 def removals(model: Model, method: Method | None, columns: int) -> list[Removals]:
@@ -165,8 +162,8 @@ def _newton(model: Model, points: npt.NDArray[np.bool], lost: float) -> Removals
     common = -(system.rho * model._alpha + gradient)
     base = system.solve(as_stack(common))
     raised = gradient + system.hessian(base.product)[:, :, 0]
-    push = xp.linalg.solve(system.slack_blocks(raised.shape[1]), raised[:, :, None])[:, :, 0]
-    push = xp.where(points[:, None], push, 0.0)
+    solved = [_by_block(xp.linalg.solve, system.slack(rows), part) for rows, part in _parts(raised)]
+    push = xp.where(points[:, None], xp.concatenate(solved), 0.0)
     return Removals(system, push, common, like(points, common), base.residual)
 
 
@@ -177,3 +174,17 @@ def _floored(root: HessianRoot) -> HessianRoot:
     xp = namespace(root.scale)
     least = xp.where((root.scale > 0).any(axis=1, keepdims=True), LEAST_ROOT, 0.0)
     return HessianRoot(xp.maximum(root.scale, least), xp.maximum(root.direction, LEAST_ROOT))
+
+
+def _parts(values: Array) -> Iterator[tuple[slice, Array]]:
+    """Yield points, so many that their (n, d) arrays make a stack, and their rows of `values`."""
+    n, step = len(values), columns_at_once(values.shape)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        yield rows, values[rows]
+
+
+def _by_block(function: Callable[[Array, Array], Array], blocks: Array, values: Array) -> Array:
+    """Apply a block (m, k, k) a point to `values` (m, d), where k is d or one."""
+    m, k, _ = blocks.shape
+    return function(blocks, values.reshape(m, k, -1)).reshape(values.shape)

@@ -13,10 +13,9 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
-from ._arrays import Array, dot, in_float64, like, real, to_numpy
+from ._arrays import Array, as_stack, dot, in_float64, like, real, to_numpy
 from ._gram import Cross, Gram
 from ._losses import Loss, named
-from ._newton import as_stack
 from ._problem import Problem, RegScale
 from ._targets import encode, encode_test
 

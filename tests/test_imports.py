@@ -25,7 +25,7 @@ LAYERS = (
     ("_perturbation",),
     ("_removal",),
     ("_single",),
-    ("_influence",),
+    ("_influence", "_leave_one_out"),
     ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
     ("_arguments",),

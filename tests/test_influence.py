@@ -8,7 +8,7 @@ import kernelinf as ki
 import numpy as np
 import pytest
 from hypothesis import given
-from kernelinf import _factorization, _influence, _single
+from kernelinf import _influence, _single
 
 from . import oracles
 from .strategies import fit, problems
@@ -259,7 +259,6 @@ def shrink(monkeypatch, size):
     monkeypatch.setattr(_single, "STACK_BYTES", size)
     monkeypatch.setattr(_influence, "STACK_BYTES", size)
     monkeypatch.setattr(_influence, "LEAST_TILE", 1)
-    monkeypatch.setattr(_factorization, "CHUNK_BYTES", size)
 
 
 def points_model(n=20, **options):

@@ -1,0 +1,385 @@
+"""Every point's output and loss under the model trained without it.
+
+With the squared loss one Cholesky factor gives them all exactly. For other losses the Newton step
+without point i is the model's own linear system with one block changed: with S = K (rho I + W K)^-1
+at the retained ridge, r = rho alpha + g and W the Hessians at the model's outputs,
+
+    f_-i(x_i) - f_i = (I - S_ii W_i)^-1 (S_ii g_i - (S r)_i),
+
+so that one factorisation serves every point (a block form of the approximate cross-validation of
+Opper & Winther 2000, and Rad & Maleki 2020). Further steps, to exactness, are solved for many
+left-out points at once, as one stack of systems that differ in their Hessians.
+"""
+
+import functools
+import numbers
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from ._arrays import Array, dot, in_float64, like, namespace, to_numpy
+from ._factorization import solve_with_blocks
+from ._losses import HessianRoot, accuracy
+from ._newton import System
+from ._problem import Problem
+from ._removal import present_indices
+from ._training import ConvergenceWarning, Model, rounding
+
+Points = npt.NDArray[np.intp]
+
+STACK_BYTES = 16e6  # size of one stack (n, d, s); about a dozen are alive at once
+REFINED = 1e-8  # relative accuracy of a further step's solve: the next one squares its error
+HALVINGS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Outputs and losses at points that were left out. Made by `kernelinf.leave_one_out`.
+
+    Attributes
+    ----------
+    outputs
+        Row j: the output at training point `points[j]` of the model trained without it, (m, d).
+    losses
+        Its loss there, (m,).
+    points
+        Indices of the points, (m,).
+    exact
+        Whether the outputs are those of retraining, up to rounding: so for the squared loss.
+    accuracy
+        Share of the points that are classified rightly when left out; None for real targets.
+    gradient_norms
+        Norm, in parameter space, of the gradient of the risk without each point, (m,): how far the
+        refined outputs are from retraining. None unless refined.
+    """
+
+    outputs: Array
+    losses: Array
+    points: Points
+    exact: bool
+    accuracy: float | None = None
+    gradient_norms: Array | None = None
+
+    def __repr__(self) -> str:
+        kind = "exact" if self.exact else "estimated"
+        text = f"{len(self.points)} points, {kind}: mean loss {self.losses.mean():.3g}"
+        if self.accuracy is not None:
+            text += f", accuracy {self.accuracy:.1%}"
+        if self.gradient_norms is not None:
+            text += f", gradient norms up to {self.gradient_norms.max():.1e}"
+        return f"LeaveOneOut({text})"
+
+
+@in_float64
+def leave_one_out(
+    model: Model,
+    *,
+    refine: int = 0,
+    points: npt.ArrayLike | None = None,
+    progress: bool = False,
+) -> LeaveOneOut:
+    """Predict each training point by the model trained without it, for all points at once.
+
+    Exact for the squared loss (n^3 operations in all, whatever the points). Otherwise one Newton
+    step from the model's own coefficients, the `remove(model, [i])` of every point, from one
+    factorisation if there are points enough to repay it; then `refine` further steps.
+
+    Parameters
+    ----------
+    model
+        A trained model. It need not be trained to the end: the step keeps the residual.
+    refine
+        Newton steps after the first, each with a line search. Two reach retraining on ordinary
+        problems; `gradient_norms` of the result tells. Of no use to the squared loss.
+    points
+        Which points: indices (m,), in the order wanted, or a boolean mask (n,). None takes every
+        point that the model still has, so not those that were removed from it.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    LeaveOneOut
+
+    Raises
+    ------
+    TypeError
+        `model` is no model.
+    ValueError
+        Indices repeat, are out of range or already removed; `refine` is no whole number from zero;
+        the model has a single point.
+
+    Warns
+    -----
+    ConvergenceWarning
+        A solve stopped short of its tolerance.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
+    if isinstance(refine, bool) or not isinstance(refine, numbers.Integral) or refine < 0:
+        raise ValueError(f"`refine` is {refine!r}; pass a number of Newton steps, zero or more")
+    problem = model.problem
+    indices = _chosen(points, to_numpy(problem.weights))
+    if problem.loss.quadratic:
+        found = _Found(_exact(problem, indices))
+    else:
+        with tqdm(total=len(indices), desc="Leave-one-out", disable=not progress) as bar:
+            found = _estimated(model, indices, int(refine), bar)
+    if not np.isfinite(found.outputs).all():
+        raise FloatingPointError("outputs are NaN or infinite; raise the model's `reg`")
+    targets = to_numpy(problem.targets)[indices]
+    right = None if model.classes is None else accuracy(found.outputs, targets)
+    losses = problem.loss.value(found.outputs, targets)
+    exact = problem.loss.quadratic
+    return LeaveOneOut(found.outputs, losses, indices, exact, right, found.gradient_norms)
+
+
+def _chosen(points: npt.ArrayLike | None, weights: Array) -> Points:
+    present = np.flatnonzero(weights)
+    if len(present) == 1:
+        raise ValueError("`model` has a single training point; leaving it out leaves none")
+    return present if points is None else present_indices(points, weights, "points")
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Outputs (m, d) at the left-out points, and gradient norms (m,) if they were refined."""
+
+    outputs: Array
+    gradient_norms: Array | None = None
+
+
+def _by_ridge(problem: Problem, points: Points) -> Iterator[tuple[Problem, Points]]:
+    """Yield the problem at the ridge that leaving a point out leaves, and where it applies.
+
+    Points of one weight share their ridge, so with equal weights there is one. The second item
+    counts positions in `points`.
+    """
+    if problem.reg_scale == "sum":
+        yield problem, np.arange(len(points))
+        return
+    left = problem.total - to_numpy(problem.weights)[points]
+    for total in np.unique(left):
+        ridge = problem.reg * float(total)
+        yield replace(problem, reg=ridge, reg_scale="sum"), np.flatnonzero(left == total)
+
+
+def _exact(problem: Problem, points: Points) -> Array:
+    """Return the outputs for the squared loss, (m, d)."""
+    outputs = np.empty((len(points), problem.targets.shape[1]))
+    for shared, members in _by_ridge(problem, points):
+        outputs[members] = _closed_form(shared, points[members])
+    return outputs
+
+
+def _closed_form(problem: Problem, points: Points) -> Array:
+    """Return y_i - (G_ii)^-1 (G (y - f0))_i, G = (K + rho V^-1)^-1, V the weights: (m, d).
+
+    Without V and for one output a point it is Rasmussen & Williams 2006, Eq. 5.12.
+    """
+    rows = np.flatnonzero(to_numpy(problem.weights))
+    if len(rows) < problem.gram.n:
+        problem = problem.take(rows)
+    square, k = problem.gram.square(), problem.gram.outputs or 1
+    xp = namespace(square)
+    ridge = xp.repeat(problem.rho / problem.weights, k)
+    columns = (problem.targets - problem.offset).reshape(len(square), -1)
+    solved, blocks = solve_with_blocks(square, ridge, columns, k)
+    error = xp.linalg.solve(blocks, solved.reshape(len(rows), k, -1))
+    outputs = problem.targets - error.reshape(problem.targets.shape)
+    return to_numpy(outputs)[np.searchsorted(rows, points)]
+
+
+def _estimated(model: Model, points: Points, refine: int, bar: tqdm) -> _Found:
+    """Take the Newton steps of a loss that is not quadratic."""
+    outputs = np.empty((len(points), model.problem.targets.shape[1]))
+    norms = np.empty(len(points))
+    for problem, members in _by_ridge(model.problem, points):
+        left_out = points[members]
+        system = problem.system(model._outputs).prepared(len(members))
+        steps = _FirstSteps(problem, model, system, left_out) if system.direct else None
+        if steps is not None and not refine:
+            outputs[members] = to_numpy(model._outputs[left_out] + steps.change)
+            bar.update(len(members))
+            continue
+        for rows in _blocks(problem, len(members)):
+            stack = _Stack(problem, left_out[rows])
+            step = stack.first(model) if steps is None else steps.stacked(rows)
+            found = stack.outputs(model, step, refine)
+            outputs[members[rows]] = found.outputs
+            if found.gradient_norms is not None:
+                norms[members[rows]] = found.gradient_norms * model.problem.reg / problem.rho
+            bar.update(len(found.outputs))
+    return _Found(outputs, norms if refine else None)
+
+
+def _blocks(problem: Problem, m: int) -> list[slice]:
+    """Cut m points into stacks of bounded size."""
+    n, d = problem.targets.shape
+    size = max(1, int(STACK_BYTES / (8 * n * d)))
+    return [slice(start, start + size) for start in range(0, m, size)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Steps of the coefficients, and K times them, (n, d, s)."""
+
+    alpha: Array
+    outputs: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _FirstSteps:
+    """The Newton step without each of some points, from one factorised system of all points.
+
+    Attributes
+    ----------
+    problem
+        All points, at the ridge without one.
+    model
+        Where the steps start.
+    system
+        The Newton system of `problem` there, factorised.
+    points
+        (m,).
+    """
+
+    problem: Problem
+    model: Model
+    system: System
+    points: Points
+
+    @property
+    def change(self) -> Array:
+        """Change of the output at each left-out point, (m, d)."""
+        return self._solved[0]
+
+    def stacked(self, rows: slice) -> _Step:
+        """Return the whole steps of some of the points.
+
+        Removing point i adds g_i + W_i (f_-i(x_i) - f_i) to its right-hand side.
+        """
+        pull = self._solved[1][rows]
+        place = like(np.arange(self.problem.gram.n)[:, None] == self.points[rows], self.residual)
+        b = place[:, None, :] * pull.T - self.residual[:, :, None]
+        step, _ = self.system.correction(b, self.problem.gram @ b, 0.0)
+        return _Step(step, self.problem.gram @ step)
+
+    @functools.cached_property
+    def residual(self) -> Array:
+        """Rho alpha + g with all points, (n, d)."""
+        return self.problem.residual(self.model._alpha, self.model._outputs)
+
+    @functools.cached_property
+    def _solved(self) -> tuple[Array, Array]:
+        """The changes, and what they add to the right-hand sides: (m, d) each."""
+        drift = self.system.solve(self.residual)
+        _check(drift.residual, self.problem)
+        response = self.system.response(self.points)
+        m, k, _ = response.shape
+        xp = namespace(response)
+        curvature = _hessians(self.system.root, self.points, k)
+        gradient = self._gradient.reshape(m, k, -1)
+        b = response @ gradient - drift.product[self.points].reshape(m, k, -1)
+        change = xp.linalg.solve(xp.eye(k) - response @ curvature, b)
+        return change.reshape(m, -1), (gradient + curvature @ change).reshape(m, -1)
+
+    @property
+    def _gradient(self) -> Array:
+        """Weighted gradients of the points' own losses, (m, d)."""
+        problem = self.problem
+        gradient = problem.loss.gradient(self.model._outputs, problem.targets)
+        return (problem.weights[:, None] * gradient)[self.points]
+
+
+def _hessians(root: HessianRoot, points: Points, k: int) -> Array:
+    """Return W of some points, (m, k, k)."""
+    direction = None if root.direction is None else root.direction[points]
+    part = HessianRoot(root.scale[points], direction)
+    unit = namespace(root.scale).eye(k) + 0 * part.scale
+    return part.apply(part.apply_transposed(unit))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """Problems that each lack one point, with coefficients and outputs (n, d, s).
+
+    Attributes
+    ----------
+    problem
+        All points, at the ridge without one.
+    points
+        The left-out ones, (s,).
+    """
+
+    problem: Problem
+    points: Points
+
+    def first(self, model: Model) -> _Step:
+        """Return the Newton steps from the model, solved like a single removal."""
+        b = -self._residual(model._alpha[:, :, None], model._outputs[:, :, None])
+        solution = self._system(model._outputs[:, :, None]).solve(b)
+        _check(solution.residual, self.problem)
+        return _Step(solution.x, solution.product)
+
+    def outputs(self, model: Model, step: _Step, refine: int) -> _Found:
+        """Return the outputs at the left-out points after `refine` steps more."""
+        alpha, outputs = model._alpha[:, :, None], model._outputs[:, :, None]
+        if not refine:
+            return _Found(self._own(outputs + step.outputs))
+        for _ in range(refine):
+            alpha, outputs = self._move(alpha, outputs, step)
+            step = self._newton(alpha, outputs)
+        alpha, outputs = self._move(alpha, outputs, step)
+        residual = self._residual(alpha, outputs)
+        squared = dot(residual, self.problem.gram @ residual)
+        return _Found(self._own(outputs), to_numpy(squared).clip(0.0) ** 0.5)
+
+    def _own(self, outputs: Array) -> Array:
+        """Return each problem's outputs at its left-out point, (s, d)."""
+        return to_numpy(outputs)[self.points, :, np.arange(len(self.points))]
+
+    @functools.cached_property
+    def _weights(self) -> Array:
+        """(n, s)."""
+        kept = np.arange(self.problem.gram.n)[:, None] != self.points
+        return self.problem.weights[:, None] * like(kept, self.problem.weights)
+
+    def _residual(self, alpha: Array, outputs: Array) -> Array:
+        gradient = self.problem.loss.gradient(outputs, self.problem.targets[:, :, None])
+        return self.problem.rho * alpha + self._weights[:, None, :] * gradient
+
+    def _system(self, outputs: Array) -> System:
+        root = self.problem.loss.root(outputs, self._weights)
+        return System(self.problem.gram, root, self.problem.rho, direct=False)
+
+    def _newton(self, alpha: Array, outputs: Array) -> _Step:
+        b = -self._residual(alpha, outputs)
+        step, _ = self._system(outputs).correction(b, self.problem.gram @ b, REFINED)
+        return _Step(step, self.problem.gram @ step)
+
+    def _move(self, alpha: Array, outputs: Array, step: _Step) -> tuple[Array, Array]:
+        """Take each problem's step, halved until its risk no longer rises steeply at the end."""
+        xp = namespace(outputs)
+        slope = dot(self._residual(alpha, outputs), step.outputs)
+        length = xp.ones(len(self.points))
+        for _ in range(HALVINGS):
+            trial = alpha + length * step.alpha, outputs + length * step.outputs
+            far = (slope < 0) & (dot(self._residual(*trial), step.outputs) > -0.1 * slope)
+            if not bool(far.any()):
+                break
+            length = xp.where(far, length / 2, length)
+        return trial
+
+
+def _check(residual: float, problem: Problem) -> None:
+    if residual > rounding(problem):
+        warnings.warn(
+            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
