@@ -106,6 +106,7 @@ def influence(
     scores, residual = gather(parts, tests, progress)
     if normalise is not None:
         norms, missed = _norms(parts)
+        _check_finite(norms)
         scores = np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
         residual = max(residual, missed)
     _check(model, scores, residual)
@@ -259,7 +260,8 @@ def representer(
         values = cross.matrix[:, None, :] * alpha.T[chosen]
     else:
         values = namespace(alpha).einsum("tanb,nb->tan", cross.matrix[:, chosen], alpha)
-    _check_finite(values)
+    if not bool(namespace(values).isfinite(values).all()):
+        raise FloatingPointError("shares of the outputs are NaN or infinite; scale the kernel down")
     dims: tuple[str, ...] = ("test", "output", "train")
     if output is not None:
         values, dims = values[:, 0], ("test", "train")

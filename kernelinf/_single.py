@@ -85,7 +85,8 @@ class Removals:
         for rows, _ in _parts(self.push):
             move = self._move(rows) + base.x * self.share[rows]
             square = dot(move, self.system.gram @ move)
-            squares.append(xp.where(square > size * dot(move, move), square, 0.0))
+            hidden = square <= size * dot(move, move)
+            squares.append(xp.where(hidden, 0.0, square))
         return xp.concatenate(squares) ** 0.5, max(base.residual, self.residual)
 
     def _move(self, rows: slice) -> Array:

@@ -17,8 +17,24 @@ def test_scores_that_are_not_numbers_never_leave():
         warnings.simplefilter("ignore", RuntimeWarning)
         warnings.simplefilter("ignore", ki.ConvergenceWarning)
         model = ki.fit(GRAM, Y, reg=1e-200)
-        with pytest.raises(FloatingPointError, match="raise"):
-            ki.influence(model, X, Y)
+        for method in (ki.FirstOrder(), ki.NewtonStep()):
+            for call in (
+                lambda method: ki.influence(model, X, Y, method=method),
+                lambda method: ki.influence(model, X, Y, method=method, normalise="relatif"),
+                lambda method: ki.influence(model, X, Y, method=method, total=True),
+                lambda method: ki.top_influence(model, X, Y, 1, method=method),
+                lambda method: ki.self_influence(model, method=method),
+            ):
+                with pytest.raises(FloatingPointError, match="raise"):
+                    call(method)
+
+
+def test_shares_that_are_not_numbers_never_leave():
+    model = ki.fit(ki.gram(X @ X.T), 1e9 * Y, loss="squared", reg=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(FloatingPointError, match="outputs are NaN or infinite"):
+            ki.representer(model, np.full((1, len(Y)), 1e308))
 
 
 def test_a_ridge_lost_in_rounding_is_named():
