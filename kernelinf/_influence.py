@@ -3,23 +3,21 @@
 import functools
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
-from ._arrays import Array, count, in_float64, like, namespace, to_numpy
+from ._arrays import Array, in_float64, namespace, to_numpy
 from ._gram import Cross
 from ._scores import InfluenceMatrix, Of, Representer, Top, check_top, ranked
-from ._single import STACK_BYTES, Removals, columns_at_once, removals
+from ._single import Removals, columns_at_once, removals
+from ._test_points import TestPoints, check_model, one_hot, progress_bar, test_points
 from ._training import ConvergenceWarning, Model, rounding
 from ._update import Method
 
 Normalise = Literal["relatif"]
-
-LEAST_TILE = 64  # test points at least whose kernel is evaluated at once
 
 
 @in_float64
@@ -99,7 +97,7 @@ def influence(
     """
     if normalise not in (None, "relatif"):
         raise ValueError(f"`normalise` is {normalise!r}; pass 'relatif' or None")
-    tests = _tests(model, x_test, y_test, of=of, offset=offset)
+    tests = test_points(model, x_test, y_test, of=of, offset=offset)
     columns = tests.quantities * (1 if total else len(tests))
     parts = removals(model, method, columns + (model.gram.n if normalise else 0))
     gather = _total_scores if total else _all_scores
@@ -158,11 +156,11 @@ def top_influence(
     ConvergenceWarning
         The system could not be solved to the precision of float64.
     """
-    _check_model(model)
+    check_model(model)
     check_top(k, model.gram.n)
     if of not in ("loss", "margin"):
         raise ValueError(f"`of` is {of!r}; pass 'loss' or 'margin', whose signs help or harm")
-    tests = _tests(model, x_test, y_test, of=of, offset=offset)
+    tests = test_points(model, x_test, y_test, of=of, offset=offset)
     parts = removals(model, method, len(tests))
     tops, worst = [], 0.0
     for _, scores, residual in _blocks(parts, tests, progress):
@@ -209,7 +207,7 @@ def self_influence(model: Model, *, method: Method | None = None) -> Array:
     ConvergenceWarning
         The system could not be solved to the precision of float64.
     """
-    _check_model(model)
+    check_model(model)
     gradient = model.problem.loss.gradient(model._outputs, model.problem.targets)
     scores, worst = np.zeros(model.gram.n), 0.0
     for part in removals(model, method, model.gram.n):
@@ -250,7 +248,7 @@ def representer(
     ValueError
         `output` is out of range, or shapes do not fit.
     """
-    _check_model(model)
+    check_model(model)
     d = model.problem.targets.shape[1]
     if output is not None and output not in range(d):
         raise ValueError(f"`output` is {output!r}; pass a number from 0 to {d - 1}, or None")
@@ -268,121 +266,13 @@ def representer(
     return Representer(to_numpy(values), dims, "outputs", *_labels(model))
 
 
-@dataclass(frozen=True, eq=False)
-class _Tests:
-    """Checked test points, their targets (t, d) if known, and what is asked of them."""
-
-    model: Model
-    x: Any
-    targets: Array | None
-    of: Of
-    offset: Any
-
-    def __len__(self) -> int:
-        return count(self.x)
-
-    @property
-    def quantities(self) -> int:
-        """Return q, how many numbers are scored at a test point."""
-        return self.model.problem.targets.shape[1] if self.of == "outputs" else 1
-
-    def tiles(self) -> Iterator[tuple[int, Cross, Array]]:
-        """Yield blocks of test points: the first one's number, the kernel, c of `_directions`."""
-        gram, t = self.model.gram, len(self)
-        ready = isinstance(self.x, Cross) or gram.kernel is None
-        whole = gram.cross(self.x) if ready or t == 0 else None
-        row = gram.n * (gram.outputs or 1) ** 2
-        size = max(LEAST_TILE, int(STACK_BYTES / (8 * row)))
-        for start in range(0, t, size):
-            rows = slice(start, min(start + size, t))
-            x = self.x if ready else self.x[rows]
-            cross = gram.cross(x) if whole is None else whole.rows(rows)
-            yield start, cross, self._directions(x, cross, rows)
-
-    def total(self, progress: bool) -> Array:
-        """Return sum_t K_Xt c_t, (n, d, q)."""
-        total: Any = 0.0
-        with _bar(len(self), progress) as bar:
-            for _, cross, directions in self.tiles():
-                xp, axes = namespace(directions), tuple(range(cross.matrix.ndim // 2))
-                parts = [
-                    xp.tensordot(cross.matrix, directions[:, j], (axes, axes))
-                    for j in range(self.quantities)
-                ]
-                total = total + xp.stack(parts, axis=2)
-                bar.update(len(cross))
-        return total
-
-    def _directions(self, x: Any, cross: Cross, rows: slice) -> Array:
-        """Return c, (t, q, d): the derivatives of the q scored quantities in the outputs."""
-        t, d = len(cross), self.model.problem.targets.shape[1]
-        if self.targets is None or self.of == "outputs":
-            return like(np.broadcast_to(np.eye(d), (t, d, d)), cross.matrix)
-        offset = None if self.offset is None else self.offset[rows]
-        outputs = self.model.test_outputs(x, cross, offset)
-        slope = _margin_slope if self.of == "margin" else self.model.problem.loss.gradient
-        return slope(outputs, self.targets[rows])[:, None, :]
-
-
-def _tests(
-    model: Model,
-    x_test: npt.ArrayLike | Cross,
-    y_test: npt.ArrayLike | None,
-    *,
-    of: Of,
-    offset: npt.ArrayLike | None,
-) -> _Tests:
-    """Check test points and labels before the kernel is evaluated."""
-    _check_model(model)
-    if of not in ("loss", "outputs", "margin"):
-        raise ValueError(f"`of` is {of!r}; pass 'loss', 'outputs' or 'margin'")
-    if of != "outputs" and y_test is None:
-        raise ValueError(f"`y_test` is missing; scores of the {of} need test labels")
-    x: Any = x_test if hasattr(x_test, "__getitem__") or hasattr(x_test, "__len__") else [x_test]
-    t = count(x)
-    targets = None if y_test is None else model.test_targets(y_test, t)
-    if of == "margin":
-        _check_classes(model, targets)
-    if offset is not None:
-        offset = np.asarray(offset)
-        if offset.shape[:1] != (t,):
-            raise ValueError(
-                f"`offset` has shape {offset.shape}; pass the initial outputs at the test points, "
-                f"({t}, d)"
-            )
-    return _Tests(model, x, targets, of, offset)
-
-
-def _check_classes(model: Model, targets: Array | None) -> None:
-    if model.classes is None:
-        raise ValueError(
-            "`of` is 'margin' but the model was trained on real targets and has no classes; pass "
-            "'loss' or 'outputs'"
-        )
-    if model.problem.loss.name != "logistic" and not _one_hot(targets):
-        raise ValueError("`y_test` holds no single class a point, which a margin takes")
-
-
-def _one_hot(targets: Any) -> bool:
-    return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
-
-
-def _margin_slope(outputs: Array, targets: Array) -> Array:
-    """Return the derivative of the margin in the outputs, (t, d): the rival is the class next."""
-    if outputs.shape[1] == 1:
-        return targets
-    xp = namespace(outputs)
-    rival = xp.argmax(xp.where(targets == 1, -xp.inf, outputs), axis=1)
-    return targets - (xp.arange(outputs.shape[1]) == rival[:, None])
-
-
 def _blocks(
-    parts: list[Removals], tests: _Tests, progress: bool
+    parts: list[Removals], tests: TestPoints, progress: bool
 ) -> Iterator[tuple[slice, Array, float]]:
     """Yield the rows, the scores (s, q, n) and the residual of one block of test points a time."""
     q = tests.quantities
     step = max(1, columns_at_once(parts[0].push.shape) // q)
-    with _bar(len(tests), progress) as bar:
+    with progress_bar(len(tests), progress) as bar:
         for first, cross, directions in tests.tiles():
             for start in range(0, len(cross), step):
                 rows = slice(start, start + step)
@@ -408,7 +298,7 @@ def _scores(parts: list[Removals], b: Array) -> tuple[Array, float]:
     return functools.reduce(np.add, map(to_numpy, scores)), max(residuals)
 
 
-def _all_scores(parts: list[Removals], tests: _Tests, progress: bool) -> tuple[Array, float]:
+def _all_scores(parts: list[Removals], tests: TestPoints, progress: bool) -> tuple[Array, float]:
     scores = np.empty((len(tests), tests.quantities, tests.model.gram.n))
     worst = 0.0
     for rows, block, residual in _blocks(parts, tests, progress):
@@ -417,7 +307,7 @@ def _all_scores(parts: list[Removals], tests: _Tests, progress: bool) -> tuple[A
     return scores, worst
 
 
-def _total_scores(parts: list[Removals], tests: _Tests, progress: bool) -> tuple[Array, float]:
+def _total_scores(parts: list[Removals], tests: TestPoints, progress: bool) -> tuple[Array, float]:
     return _scores(parts, tests.total(progress))
 
 
@@ -434,16 +324,7 @@ def _labels(model: Model) -> tuple[Any, Any]:
         return None, None
     if targets.shape[1] == 1:
         return classes[(targets[:, 0] > 0).astype(int)], None
-    return classes[targets.argmax(axis=1)] if _one_hot(targets) else None, classes
-
-
-def _bar(total: int, progress: bool) -> Any:
-    return tqdm(total=total, desc="Influence", unit="point", disable=not progress)
-
-
-def _check_model(model: Model) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
+    return classes[targets.argmax(axis=1)] if one_hot(targets) else None, classes
 
 
 def _check(model: Model, scores: Array, residual: float) -> None:

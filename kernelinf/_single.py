@@ -91,13 +91,11 @@ class Removals:
 
     def _move(self, rows: slice) -> Array:
         """Return (rho I + W K)^-1 e_i push_i of some points, (n, d, s)."""
-        push = self.push[rows]
-        product = Cross(self.system.gram.matrix[rows]).pull_back(
-            push
-        )  # K e_i push_i: K is symmetric
-        n, d = self.push.shape
-        own = like(np.eye(n)[:, rows], push)[:, None] * push.T
-        return self.system.correction(own.reshape(n, d, -1), product, TOLERANCE)[0]
+        push, n = self.push[rows], len(self.push)
+        place = np.arange(n)[:, None] == np.arange(rows.start, rows.stop)
+        own = like(place, push)[:, None] * push.T
+        product = Cross(self.system.gram.matrix[rows]).pull_back(push)  # K e_i push_i
+        return self.system.correction(own, product, TOLERANCE)[0]
 
     def _base(self) -> Solution:
         """Return the solution for the common part."""

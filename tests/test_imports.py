@@ -21,7 +21,7 @@ LAYERS = (
     ("_newton",),
     ("_problem",),
     ("_training",),
-    ("_update",),
+    ("_update", "_test_points"),
     ("_perturbation",),
     ("_removal",),
     ("_single",),

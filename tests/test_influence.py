@@ -8,7 +8,7 @@ import kernelinf as ki
 import numpy as np
 import pytest
 from hypothesis import given
-from kernelinf import _influence, _single
+from kernelinf import _single, _test_points
 
 from . import oracles
 from .strategies import fit, problems
@@ -257,8 +257,8 @@ def test_totals_are_sums_over_test_points(method, problem):
 def shrink(monkeypatch, size):
     """Make every stack and tile as small as can be."""
     monkeypatch.setattr(_single, "STACK_BYTES", size)
-    monkeypatch.setattr(_influence, "STACK_BYTES", size)
-    monkeypatch.setattr(_influence, "LEAST_TILE", 1)
+    monkeypatch.setattr(_test_points, "TILE_BYTES", size)
+    monkeypatch.setattr(_test_points, "LEAST_TILE", 1)
 
 
 def points_model(n=20, **options):
@@ -305,7 +305,7 @@ def test_top_influence_and_totals_hold_no_matrix(monkeypatch):
     model = points_model(n=n)
     x, y = np.random.default_rng(3).normal(size=(t, 5)), np.arange(t) % 3
     shrink(monkeypatch, 3e4)
-    monkeypatch.setattr(_influence, "LEAST_TILE", 64)
+    monkeypatch.setattr(_test_points, "LEAST_TILE", 64)
     for call in (
         lambda: ki.top_influence(model, x, y, 2),
         lambda: ki.influence(model, x, y, total=True),
@@ -522,6 +522,7 @@ def test_results_are_numpy_float64():
             {"of": "margin", "y_test": np.full((6, 3), 1 / 3)},
             "`y_test` holds no single class a point, which a margin takes",
         ),
+        ({"y_test": []}, "`y_test` has 0 entries but there are 6 points"),
         ({"y_test": LABELS, "normalise": "l2"}, "`normalise` is 'l2'; pass 'relatif' or None"),
         ({"y_test": LABELS, "offset": np.ones((5, 3))}, r"`offset` has shape \(5, 3\); pass"),
     ],
@@ -551,6 +552,13 @@ def test_influence_refuses_other_methods(method):
         ki.influence(small_model(), small_kernel(), LABELS, method=method)
     with pytest.raises(TypeError, match=r"`method` is .*; pass ki\.FirstOrder\(\) or ki\.Newton"):
         ki.self_influence(small_model(), method=method)
+
+
+@pytest.mark.parametrize("of", ["loss", "outputs"])
+@pytest.mark.parametrize("total", [False, True])
+def test_influence_refuses_no_test_points(of, total):
+    with pytest.raises(ValueError, match="`x_test` is empty; pass at least one test point"):
+        ki.influence(small_model(), np.empty((0, 6)), LABELS[:0], of=of, total=total)
 
 
 def test_real_targets_have_no_margin():
