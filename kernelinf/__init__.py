@@ -6,6 +6,7 @@ scores them all.
 """
 
 from . import datasets as datasets
+from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
 from ._gram import Cross as Cross
@@ -22,6 +23,8 @@ from ._leave_one_out import LeaveOneOut as LeaveOneOut
 from ._leave_one_out import leave_one_out as leave_one_out
 from ._neural_tangents import stax as stax
 from ._perturbation import perturb as perturb
+from ._reg_path import RegPath as RegPath
+from ._reg_path import reg_path as reg_path
 from ._removal import remove as remove
 from ._scores import InfluenceMatrix as InfluenceMatrix
 from ._scores import Representer as Representer
