@@ -32,6 +32,7 @@ from ._training import Model, Newton, Offset, fit, model_of, posed
 
 Criterion = Literal["loo", "gcv"]
 
+EQUAL = 1e-9  # losses that differ by less, relatively, differ by rounding
 EXPONENTS = np.arange(-12, 1) / 2  # of the default grid: 1e-6 to 1, two a decade
 
 
@@ -98,7 +99,8 @@ class RegPath:
     def _best(self) -> int:
         """Where the best is."""
         losses = self.loo_losses if self.gcv is None or self.by == "loo" else self.gcv
-        return int(np.lexsort((-self.regs, losses))[0])
+        equal = losses <= (1 + EQUAL) * losses.min()
+        return int(np.where(equal, self.regs, 0.0).argmax())
 
     def _columns(self) -> dict[str, Array]:
         columns = {
@@ -159,8 +161,8 @@ def reg_path(
         1 times the power of ten next to the kernel's mean diagonal (to n times that under "sum").
     by
         "loo": the leave-one-out loss. "gcv": generalized cross-validation (Golub, Heath & Wahba
-        1979, Eq. 1.4; half of it, so that it estimates the loss as the other does), for the squared
-        loss alone.
+        1979; half of it, so that it estimates the loss as the other does), for the squared loss
+        alone.
     progress
         Show a progress bar.
 
@@ -268,7 +270,7 @@ def _check_ends(path: RegPath) -> None:
 
 def _squared(problem: Problem, classes: Any, regs: Array) -> Iterator[_Row]:
     """Yield what one eigendecomposition says of each ridge."""
-    n, targets = problem.gram.n, problem.targets
+    n, targets = problem.gram.n, to_numpy(problem.targets)
     all_points, without_one = (n, n - 1) if problem.reg_scale == "mean" else (1, 1)
     spectrum = _spectrum(problem)
     if spectrum.hides(regs.min() * without_one):
@@ -277,7 +279,7 @@ def _squared(problem: Problem, classes: Any, regs: Array) -> Iterator[_Row]:
             "kernel; pass larger ones"
         )
     for reg in regs.tolist():
-        outputs = spectrum.left_out(reg * without_one)
+        outputs = to_numpy(spectrum.left_out(reg * without_one))
         left_out = float(problem.loss.value(outputs, targets).mean())
         right = None if classes is None else accuracy(outputs, targets)
         yield _Row(left_out, right, *spectrum.fitted(reg * all_points))

@@ -137,8 +137,8 @@ def suspect_labels(
     by
         "loo_loss": the loss at the point without it. "loo_margin": minus the margin there, the
         output of its class less the largest of the others. "self_influence": how much the point
-        lowers its own loss (Koh & Liang 2017); it needs a ridge small enough to fit single points.
-        "loss": the training loss, the baseline; it needs a ridge large enough not to.
+        lowers its own loss (Koh & Liang 2017); under a heavy ridge that says more about the size of
+        k(x, x) than about the label. "loss": the training loss, the baseline.
     method
         `FirstOrder()` (the default) or `NewtonStep()`, for `by="self_influence"`.
 

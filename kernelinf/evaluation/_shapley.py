@@ -12,6 +12,8 @@ from .._targets import encode, encode_test
 from .._test_points import at_least_one, one_hot, progress_bar, tiles
 from .._training import Model
 
+DECIMALS = 12  # of squared distances, in units of the largest k(x, x)
+
 
 @in_float64
 def knn_shapley(
@@ -31,8 +33,9 @@ def knn_shapley(
     Shapley value is what it adds to that, averaged over all orders in which the points may come:
     exact, by the recursion of Jia et al. (2019, "Efficient task-specific data valuation for nearest
     neighbor algorithms", Theorem 1). Distances are those of the kernel's feature space,
-    sqrt(k(x, x) + k(x', x') - 2 k(x, x')), with k summed over the outputs of full
-    blocks; of points equally near the one of the lower index goes first. Nothing is trained.
+    sqrt(k(x, x) + k(x', x') - 2 k(x, x')), with k the trace of its block where it has blocks. Of
+    points equally near (whose squared distances agree to 1e-12 of the largest k(x, x)) the one of
+    the lower index goes first. Nothing is trained.
 
     t n log n operations besides the kernel's. Test points are taken in blocks, so that memory is
     about ten arrays of 16 MB; the Gram matrix itself is not evaluated.
@@ -74,10 +77,12 @@ def knn_shapley(
     x = at_least_one(x_test)
     labels, test_labels = _labels(y, y_test, matrix.n, len(x))
     lengths = _squared_lengths(matrix)
+    size = float(lengths.max()) or 1.0
     values = np.zeros((len(x) if per_test else 1, matrix.n))
     with progress_bar(len(x), progress, "Shapley") as bar:
         for rows, _, cross in tiles(matrix, x):
-            distances = lengths - 2 * _traced(cross)
+            # rounded, so that equal distances tie however the kernel was evaluated
+            distances = np.round((lengths - 2 * _traced(cross)) / size, DECIMALS)
             right = labels == test_labels[rows, None]
             found = _shapley(distances[:, present], right[:, present], int(k))
             if per_test:
