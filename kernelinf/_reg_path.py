@@ -145,7 +145,7 @@ def reg_path(
     """Cross-validate a range of regularisations, and choose the best.
 
     Squared loss: one eigendecomposition (about ten Cholesky factorisations), then 2 n^2 (d + 1)
-    operations for each `reg`; memory for two more matrices of n^2. The leave-one-out losses are
+    operations for each `reg`; memory for four more matrices of n^2. The leave-one-out losses are
     exact. Other losses: `fit`, `leave_one_out` and another factorisation at each, and the
     leave-one-out losses are those of one Newton step, an estimate that is best where the ridge is
     not small.
@@ -232,7 +232,7 @@ def _column(values: tuple[Any, ...]) -> Any:
 
 
 def _checked(regs: npt.ArrayLike) -> Array:
-    grid = to_numpy(real(regs, "regs"))
+    grid = to_numpy(real(regs, "regs")).copy()
     if grid.ndim != 1 or not len(grid):
         raise ValueError(f"`regs` has shape {grid.shape}; pass the coefficients to try, (m,)")
     bad = grid[~(np.isfinite(grid) & (grid > 0))]
