@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, count, dot, in_float64, like, namespace, to_numpy
+from ._arrays import Array, count, dot, finite, in_float64, like, namespace, to_numpy
 from ._gram import Cross
 from ._newton import TOLERANCE, Solution
 from ._problem import Problem
@@ -152,7 +152,7 @@ class Update:
         delta = like(self.delta_alpha, cross.matrix)
         change = cross @ delta
         if targets is None:
-            return Effect(to_numpy(change))
+            return _finite_effect(change)
         outputs = before.test_outputs(x_test, cross, offset)
         loss = before.problem.loss
         if loss_change == "plug_in":
@@ -163,7 +163,7 @@ class Update:
             losses = losses + before.problem.reg * dot(
                 before._outputs - before.problem.offset, delta
             )
-        return Effect(to_numpy(change), to_numpy(losses))
+        return _finite_effect(change, losses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +242,14 @@ class Retrain(Method):
         return Solved(_scatter(trained.alpha, rows, problem.gram.n), 0.0, trained.converged)
 
 
+def _finite_effect(*changes: Array) -> Effect:
+    if not finite(*changes):
+        raise FloatingPointError(
+            "changes at `x_test` are NaN or infinite: scale the kernel down, or raise `reg`"
+        )
+    return Effect(*map(to_numpy, changes))
+
+
 def update(model: Model, problem: Problem, method: Method | None) -> Update:
     """Bring a model to an edited problem on the same points.
 
@@ -268,8 +276,11 @@ def _model_after(model: Model, problem: Problem, solved: Solved) -> Model:
     alpha = solved.alpha
     outputs = problem.outputs(alpha)
     norm = problem.gradient_norm(problem.residual(alpha, outputs))
-    if not np.isfinite(norm):
-        raise FloatingPointError("the edited model has NaN or infinite coefficients; raise `reg`")
+    history = History(*(np.array([v]) for v in (problem.risk(alpha, outputs), norm, 0)))
+    if not finite(alpha - model._alpha, outputs, history.risk, history.gradient_norm):
+        raise FloatingPointError(
+            "the edited model has NaN or infinite coefficients or outputs; raise `reg`"
+        )
     if not solved.converged:
         warnings.warn(
             f"the edited model was not solved to its tolerance: gradient norm {norm:.1e}, relative "
@@ -277,8 +288,6 @@ def _model_after(model: Model, problem: Problem, solved: Solved) -> Model:
             ConvergenceWarning,
             stacklevel=5,
         )
-    row = [np.array([value]) for value in (problem.risk(alpha, outputs), norm, 0)]
-    history = History(*row)
     return Model(
         problem, alpha, outputs, norm, solved.converged, history, model.classes, model.offset
     )
