@@ -295,6 +295,20 @@ def solve_with_blocks(matrix: Array, ridge: Array, columns: Array, d: int) -> tu
     return x, _column_blocks(_inverse_root(factor), d)
 
 
+def solve_blocks(blocks: Array, values: Array) -> Array:
+    """Solve with one matrix a point, (m, k, k) and (m, k, q).
+
+    Raises
+    ------
+    FloatingPointError
+        A block is singular.
+    """
+    try:
+        return namespace(values).linalg.solve(blocks, values)
+    except np.linalg.LinAlgError:
+        raise _singular() from None
+
+
 def _shifted(matrix: Array, ridge: Array) -> Array:
     """Return a copy with `ridge` added on the diagonal."""
     if namespace(matrix) is not np:
