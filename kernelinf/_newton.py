@@ -224,7 +224,7 @@ class System:
             # rounding spoils that slowly, and not within a few digits
             return v + root.apply_transposed(gram @ (root.scale * v))
 
-        size = xp.sqrt(dot(b, b))
+        size = root_dot(b, b)
         size = xp.where(size > 0, size, 1.0)
         norm = rounded(target * (self.rho**0.5 / size))
         z, used = conjugate_gradients(operator, rounded(b / size), rounded(1.0), norm)
