@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from ._arrays import Array, in_float64, local, namespace, real, to_numpy
 from ._kernels import Kernel, check_inputs
+from ._low_rank import RANK, LowRank, pivoted_cholesky
 
 BLOCK_SIZE = 512  # rows; larger blocks fall out of cache, smaller ones pay for each call
 SAMPLE_ROWS = 16  # timed first, so that planning a slow kernel stays cheap
@@ -197,6 +198,13 @@ class Gram:
         """Frobenius norm of the matrix: a bound on its largest eigenvalue."""
         square = self.square()
         return float(namespace(square).sqrt((square * square).sum()))
+
+    @functools.cached_property
+    @in_float64
+    def low_rank(self) -> LowRank:
+        """A low-rank approximation of the square matrix, from below, for preconditioning."""
+        square = self.square()
+        return pivoted_cholesky(square, math.ceil(math.sqrt(RANK * len(square))))
 
     def square(self) -> Array:
         """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""

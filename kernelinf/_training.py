@@ -16,6 +16,7 @@ from tqdm import tqdm
 from ._arrays import Array, as_stack, dot, in_float64, like, real, to_numpy
 from ._gram import Cross, Gram
 from ._losses import Loss, named
+from ._patience import Patience
 from ._problem import Problem, RegScale
 from ._targets import encode, encode_test
 
@@ -127,7 +128,7 @@ class Newton(Solver):
         """Train from the coefficients `start`, (n, d)."""
         zero = not bool((start != 0).any())
         alpha, outputs = start, problem.offset if zero else problem.outputs(start)
-        forcing, products = LOOSEST_SOLVE, int(not zero)
+        forcing, products, patience = LOOSEST_SOLVE, int(not zero), Patience()
         recorder = _Recorder(progress, None)
         while True:
             b = -problem.residual(alpha, outputs)
@@ -141,9 +142,10 @@ class Newton(Solver):
                 break
             if steps:
                 forcing = min(LOOSEST_SOLVE, 0.9 * (norm / recorder.rows[-2][1]) ** 2)
-            system = problem.system(outputs)
+            system = problem.system(outputs, patience)
             accuracy = max(forcing, 0.3 * self.tol / norm)
             step, used = system.correction(as_stack(b), as_stack(product), accuracy)
+            patience = system.next_patience
             step = step[:, :, 0]
             change = problem.gram @ step
             products += used + 1
@@ -549,7 +551,7 @@ def _line_search(
     _check_finite(end, "scale the kernel or the targets down, or raise `reg`")
     if start >= 0 or end <= -0.1 * start:
         return 1.0
-    return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-3)
+    return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-12, rtol=1e-2)
 
 
 def _stalled(rows: list[tuple[float, float, int]]) -> bool:
