@@ -13,11 +13,12 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version", "_checks"),
     ("_arrays", "_neural_tangents"),
-    ("_losses", "_targets", "_text", "_scores"),
+    ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
     ("_gram",),
     ("_factorization",),
+    ("_preconditioner",),
     ("_newton",),
     ("_groups", "_problem"),
     ("_stack",),
