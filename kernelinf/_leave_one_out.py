@@ -320,17 +320,15 @@ def _first(stack: Stack, model: Model) -> _Step:
 
 def _walked(stack: Stack, points: Points, model: Model, step: _Step, refine: int) -> _Found:
     """Return the outputs at the left-out points after `refine` steps more."""
-    alpha, outputs = as_stack(model._alpha), as_stack(model._outputs)
+    at = stack.place(model._alpha, model._outputs)
     if not refine:
-        return _Found(_own(outputs + step.outputs, points))
+        return _Found(_own(at.outputs + step.outputs, points))
     for remaining in range(refine, -1, -1):
-        length = stack.lengths(alpha, outputs, step.alpha, step.outputs)
-        alpha, outputs = alpha + length * step.alpha, outputs + length * step.outputs
+        at = stack.moved(at, step.alpha, step.outputs)
         if remaining:
-            solution = stack.system(outputs).solve(-stack.residual(alpha, outputs), REFINED)
+            solution = stack.system(at.outputs).solve(-at.residual, REFINED)
             step = _Step(solution.x, solution.product)
-    norms = to_numpy(stack.gradient_norms(stack.residual(alpha, outputs)))
-    return _Found(_own(outputs, points), norms)
+    return _Found(_own(at.outputs, points), to_numpy(stack.gradient_norms(at.residual)))
 
 
 def _own(outputs: Array, points: Points) -> Array:

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ._arrays import Array, like, namespace
-from ._factorization import cho_factor, cho_solve, with_ridge
+from ._factorization import with_ridge
 from ._gram import Gram
 from ._losses import HessianRoot, rounded
 from ._low_rank import RANK
 
-STACK_SHARE = 2  # how much narrower F is in a stack
+STACK_SHARE = 4  # how much narrower F is in a stack
 LEFT_OVER = 0.01  # trace of L^T (K - F F^T) L, over rho, from which a larger F gains nothing
 EPS, SMALLEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 
@@ -37,30 +37,27 @@ class Preconditioner:
 
     def __call__(self, v: Array) -> Array:
         """Return rho M^-1 v for a stack (n, d, s), M / rho being what approximates A / rho."""
-        return _woodbury(v, self.root, self._factor, self._inner)
+        return _woodbury(v, self.root.apply(v), self.root, self._factor, self._inner)
 
     def single(self, v: Array) -> Array:
         """Return rho M^-1 v in float32, for a stack in float32."""
-        return _woodbury(v, *self._single)
+        root, factor, inner = self._single
+        return _woodbury(v, root.scale * v, root, factor, inner)  # v is orthogonal to directions
 
     @functools.cached_property
-    def _single(self) -> tuple[HessianRoot, Array, list[Any]]:
+    def _single(self) -> tuple[HessianRoot, Array, Array]:
         xp, largest = namespace(self._factor), self.gram.single[1]
         root = rounded(self.root, (largest / self.rho) ** 0.5)
         factor = xp.asarray(self._factor / largest**0.5, dtype=xp.float32)
-        rho = np.broadcast_to(np.atleast_1d(self.rho), len(self._inner))
-        inner = [
-            (xp.asarray(matrix / ridge**0.5, dtype=xp.float32), lower)
-            for (matrix, lower), ridge in zip(self._inner, rho, strict=True)
-        ]
-        return root, factor, inner
+        inner = self._inner * np.reshape(self.rho, (-1, 1, 1)) ** 0.5
+        return root, factor, xp.asarray(inner, dtype=xp.float32)
 
     @functools.cached_property
     def _factor(self) -> Array:
         """F, (n, k), or (n d, k) for full blocks.
 
         As wide as makes the small matrix in the time of a few products, 2 n^2 d operations each; in
-        a stack, whose products are faster, half as wide.
+        a stack, whose products are faster, a quarter of that.
         """
         n, d, _ = self.root.scale.shape
         side = n * d if self.gram.outputs is not None else n / d
@@ -75,13 +72,15 @@ class Preconditioner:
         return max(self.root.scale.shape[2], np.size(self.rho))
 
     @functools.cached_property
-    def _inner(self) -> list[Any]:
-        """Cholesky factors of rho I + F^T W F, one for the stack or one for each of it."""
+    def _inner(self) -> Array:
+        """R^-1 of rho I + F^T W F = R R^T, one for the stack or one for each of it."""
         rho = np.atleast_1d(self.rho)
-        return [
-            _cholesky(self._curved(_member(self.root, i)), float(rho[i % len(rho)]))
-            for i in range(self._stacked)
-        ]
+        return namespace(self._factor).stack(
+            [
+                _inverse_root(self._curved(_member(self.root, i)), float(rho[i % len(rho)]))
+                for i in range(self._stacked)
+            ]
+        )
 
     def _curved(self, root: HessianRoot) -> Array:
         """Return F^T W F for one root: (k d, k d), or (k, k) where one block serves all outputs."""
@@ -104,35 +103,26 @@ class Preconditioner:
         return xp.where(same, own, curved).reshape(k * d, k * d)
 
 
-def _woodbury(v: Array, root: HessianRoot, factor: Array, inner: list[Any]) -> Array:
-    """Return v - L^T F (inner)^-1 F^T L v for a stack (n, d, s)."""
-    if factor.shape[1] == 0:
+def _woodbury(v: Array, lifted: Array, root: HessianRoot, factor: Array, inner: Array) -> Array:
+    """Return v - L^T F R^-T R^-1 F^T (L v) for a stack (n, d, s), and L v."""
+    k = factor.shape[1]
+    if k == 0:
         return v
-    lifted, (n, _, s) = root.apply(v), v.shape
+    n, d, s = v.shape
     if len(factor) == n:  # points last in memory, as in products with the Gram matrix
-        gathered = (lifted.T.reshape(-1, n) @ factor).reshape(s, -1, factor.shape[1])
-        solved = _solve(inner, gathered.transpose(0, 2, 1))
-        spread = (solved.transpose(0, 2, 1).reshape(-1, factor.shape[1]) @ factor.T).reshape(
-            v.T.shape
-        )
-        return v - root.apply_transposed(spread.T)
+        gathered = (lifted.T.reshape(-1, n) @ factor).reshape(s, d, k).transpose(0, 2, 1)
+        solved = _solve(inner, gathered).transpose(0, 2, 1).reshape(-1, k)
+        return v - root.apply_transposed((solved @ factor.T).reshape(s, d, n).T)
     gathered = (factor.T @ lifted.reshape(len(factor), s)).T[:, :, None]
     spread = (factor @ _solve(inner, gathered)[:, :, 0].T).reshape(v.shape)
     return v - root.apply_transposed(spread)
 
 
-def _solve(inner: list[Any], gathered: Array) -> Array:
-    """Solve the small systems for a stack (s, k, d), whose rows run over k, or over k and d."""
-    xp, side = namespace(gathered), len(inner[0][0])
-    if len(inner) == 1:
-        columns = xp.moveaxis(gathered, 0, -1).reshape(side, -1)
-        solved = cho_solve(inner[0], columns)
-        return xp.moveaxis(solved.reshape(*gathered.shape[1:], len(gathered)), -1, 0)
-    parts = [
-        cho_solve(factor, part.reshape(side, -1)).reshape(part.shape)
-        for factor, part in zip(inner, gathered, strict=True)
-    ]
-    return xp.stack(parts)
+def _solve(inner: Array, gathered: Array) -> Array:
+    """Return R^-T R^-1 of a stack (s, k, d), for R^-1 whose rows run over k, or over k and d."""
+    side = inner.shape[1]
+    columns = gathered.reshape(len(gathered), side, -1)
+    return (inner.transpose(0, 2, 1) @ (inner @ columns)).reshape(gathered.shape)
 
 
 def _member(root: HessianRoot, i: int) -> HessianRoot:
@@ -144,7 +134,12 @@ def _member(root: HessianRoot, i: int) -> HessianRoot:
     return HessianRoot(pick(root.scale), None if root.direction is None else pick(root.direction))
 
 
-def _cholesky(matrix: Array, rho: float) -> Any:
-    """Factorise matrix + rho I, with a larger rho where rounding would hide it."""
+def _inverse_root(matrix: Array, rho: float) -> Array:
+    """Return R^-1 of matrix + rho I = R R^T, with a larger rho where rounding would hide it.
+
+    NumPy's and not SciPy's: each has threads of its own, which wait for work at full speed, so
+    that changing between them in a loop slows both down tenfold.
+    """
+    xp = namespace(matrix)
     hidden = len(matrix) * EPS * float(matrix.trace())
-    return cho_factor(with_ridge(matrix, max(rho, hidden)))
+    return xp.linalg.inv(xp.linalg.cholesky(with_ridge(matrix, max(rho, hidden))))

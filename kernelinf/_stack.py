@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, like, namespace, root_dot, to_numpy
+from ._arrays import Array, as_stack, dot, like, namespace, root_dot, to_numpy
 from ._newton import SINGLE_CONDITION, System
 from ._problem import EPS, ROUNDING_SHARE, Problem, vanished
 
@@ -104,21 +104,40 @@ class Stack:
         """Return some of the problems, by indices or a mask."""
         return replace(self, weights=self.weights[:, chosen])
 
-    def lengths(self, alpha: Array, outputs: Array, step: Array, change: Array) -> Array:
-        """Return how far to go along each problem's step, whose outputs change by `change`: (s,).
+    def moved(self, at: "Place", step: Array, change: Array) -> "Place":
+        """Go along each problem's step, whose outputs change by `change`.
 
         All the way, or halved until the risk no longer rises steeply at the end.
         """
-        xp = namespace(outputs)
-        slope = dot(self.residual(alpha, outputs), change)
-        length = 1 + 0 * self.total
+        xp = namespace(step)
+        slope = dot(at.residual, change)
+        length = 1 + 0 * slope
         for _ in range(HALVINGS):
-            ahead = self.residual(alpha + length * step, outputs + length * change)
-            far = (slope < 0) & (dot(ahead, change) > -0.1 * slope)
+            alpha, outputs = at.alpha + length * step, at.outputs + length * change
+            there = Place(alpha, outputs, self.residual(alpha, outputs))
+            far = (slope < 0) & (dot(there.residual, change) > -0.1 * slope)
             if not bool(far.any()):
                 break
             length = xp.where(far, length / 2, length)
-        return length
+        return there
+
+    def place(self, alpha: Array, outputs: Array) -> "Place":
+        """Return where coefficients (n, d) or (n, d, s) with these outputs are."""
+        alpha, outputs = as_stack(alpha), as_stack(outputs)
+        return Place(alpha, outputs, self.residual(alpha, outputs))
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Coefficients, their outputs and their residual rho alpha + v g, (n, d, s)."""
+
+    alpha: Array
+    outputs: Array
+    residual: Array
+
+    def columns(self, chosen: Any) -> "Place":
+        """Return those of some problems."""
+        return Place(*(a[:, :, chosen] for a in (self.alpha, self.outputs, self.residual)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +160,14 @@ def train(stack: Stack, alpha: Array, outputs: Array, tol: float) -> TrainedStac
     s = stack.weights.shape[1]
     alphas = np.empty((*alpha.shape, s), order="F")
     norms, converged = np.empty(s), np.empty(s, dtype=bool)
-    course = _Course(stack, np.arange(s), spread(alpha, s), spread(outputs, s), tol)
+    course = _Course(stack, np.arange(s), stack.place(spread(alpha, s), spread(outputs, s)), tol)
     for taken in range(MAX_STEPS + 1):
         done = np.asarray(course.ended) | (taken == MAX_STEPS)
         columns = course.columns[done]
-        alphas[:, :, columns] = to_numpy(course.alpha)[:, :, done]
+        alphas[:, :, columns] = to_numpy(course.at.alpha)[:, :, done]
         norms[columns] = to_numpy(course.norm)[done]
-        enough = namespace(alpha).maximum(course.tol, course.stack.rounding_norms(course.alpha))
+        rounding = course.stack.rounding_norms(course.at.alpha)
+        enough = namespace(alpha).maximum(course.tol, rounding)
         converged[columns] = to_numpy(course.norm <= enough)[done]
         if done.all():
             break
@@ -163,8 +183,8 @@ class _Course:
     ----------
     columns
         Their numbers in the stack they come from, (s,).
-    alpha, outputs
-        (n, d, s).
+    at
+        Where they are.
     least
         The gradient norm to reach, as `Newton` takes it.
     before
@@ -175,8 +195,7 @@ class _Course:
 
     stack: Stack
     columns: npt.NDArray[np.intp]
-    alpha: Array
-    outputs: Array
+    at: Place
     least: float
     before: Any = np.inf
     slow_before: Any = 0
@@ -184,22 +203,17 @@ class _Course:
     @functools.cached_property
     def tol(self) -> Array:
         """The gradient norm of each to reach, (s,)."""
-        return self.least * namespace(self.alpha).minimum(1.0, self.stack.gradient_sizes())
-
-    @functools.cached_property
-    def downhill(self) -> Array:
-        """Minus the residual, (n, d, s)."""
-        return -self.stack.residual(self.alpha, self.outputs)
+        return self.least * namespace(self.at.alpha).minimum(1.0, self.stack.gradient_sizes())
 
     @functools.cached_property
     def product(self) -> Array:
-        """K times that."""
-        return self.stack.problem.gram @ self.downhill
+        """K times the residual."""
+        return self.stack.problem.gram @ self.at.residual
 
     @functools.cached_property
     def norm(self) -> Array:
         """Gradient norms, (s,)."""
-        return self.stack.gradient_norms(self.downhill, self.product)
+        return self.stack.gradient_norms(self.at.residual, self.product)
 
     @functools.cached_property
     def slow(self) -> Array:
@@ -216,26 +230,23 @@ class _Course:
 
     def rest(self, keep: npt.NDArray[np.bool]) -> "_Course":
         """Return some of the problems."""
-        alpha, outputs = self.alpha[:, :, keep], self.outputs[:, :, keep]
         before, slow = (
             np.broadcast_to(a, keep.shape)[keep] for a in (self.before, self.slow_before)
         )
-        stack = self.stack.columns(keep)
-        return _Course(stack, self.columns[keep], alpha, outputs, self.least, before, slow)
+        stack, at = self.stack.columns(keep), self.at.columns(keep)
+        return _Course(stack, self.columns[keep], at, self.least, before, slow)
 
     def stepped(self) -> "_Course":
         """Take one Newton step, solved no further than it can help."""
-        xp, system = namespace(self.alpha), self.stack.system(self.outputs)
+        xp, system = namespace(self.at.alpha), self.stack.system(self.at.outputs)
         if bool(xp.any(self.slow > 0)):  # float32 may be what holds them up
             system = replace(system, single=False)
         ratio = self.norm / self.before
         forcing = xp.where(ratio > 0, xp.minimum(LOOSEST_SOLVE, 0.9 * ratio**2), LOOSEST_SOLVE)
         accuracy = xp.maximum(forcing, 0.3 * self.tol / self.norm)
-        step, _ = system.correction(self.downhill, self.product, accuracy)
-        change = self.stack.problem.gram @ step
-        length = self.stack.lengths(self.alpha, self.outputs, step, change)
-        after = self.alpha + length * step, self.outputs + length * change
-        return _Course(self.stack, self.columns, *after, self.least, self.norm, self.slow)
+        back, _ = system.correction(self.at.residual, self.product, accuracy)
+        at = self.stack.moved(self.at, -back, -(self.stack.problem.gram @ back))
+        return _Course(self.stack, self.columns, at, self.least, self.norm, self.slow)
 
 
 def spread(values: Array, s: int) -> Array:
