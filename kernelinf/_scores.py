@@ -68,7 +68,7 @@ class Table:
         ImportError
             xarray is not installed.
         """
-        xarray = _library("xarray", "to_xarray")
+        xarray = library("xarray", "to_xarray")
         sizes = zip(self.dims, self.values.shape, strict=True)
         coords: dict[str, Any] = {dim: np.arange(size) for dim, size in sizes}
         if "output" in coords and self.output_labels is not None:
@@ -89,7 +89,7 @@ class Table:
         ImportError
             pandas is not installed.
         """
-        pandas = _library("pandas", "to_dataframe")
+        pandas = library("pandas", "to_dataframe")
         n = self.values.shape[-1]
         columns = pandas.Index(np.arange(n), name="train")
         if self.train_labels is not None:
@@ -221,7 +221,7 @@ def _index(pandas: Any, labels: list[Labels], names: tuple[str, ...]) -> Any:
     return pandas.MultiIndex.from_product(labels, names=names)
 
 
-def _library(name: str, method: str) -> Any:
+def library(name: str, method: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version",),
     ("_arrays", "_neural_tangents"),
+    ("_agreement",),
     ("_losses", "_targets", "_text", "_scores"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
@@ -50,8 +51,8 @@ def imported_modules(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or path.parent != PACKAGE or node.level == 1
-            base = "kernelinf" if node.level else ""
+            above = path.relative_to(PACKAGE.parent).parts[: -node.level]
+            base = ".".join(above) if node.level else ""
             origin = ".".join(part for part in (base, node.module) if part)
             names = [f"{origin}.{alias.name}" for alias in node.names]
         else:
