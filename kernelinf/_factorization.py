@@ -36,6 +36,12 @@ class Factorization(Protocol):
         (m, d, d); or (m, 1, 1) where one number serves all outputs of a point.
         """
 
+    def corner(self, points: Points) -> Array:
+        """Return rho times the rows and columns of A^-1 at some points, (m d, m d) or (m, m).
+
+        It is I - L_F^T S_FF L_F, what the group F's own leverage leaves over.
+        """
+
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii of some points, (m, d, d); or (m, 1, 1) as for `remainder`.
 
@@ -87,6 +93,10 @@ class Uniform:
         half = (self.scale * rows.T.reshape(self.gram.n, -1, rows.shape[0])).reshape(rows.T.shape)
         return own - _squares(_solve_lower(self._factor, half), own.shape[1])
 
+    def corner(self, points: Points) -> Array:
+        """Return rho times the rows and columns of A^-1 at some points, (m, m) or (m d, m d)."""
+        return self.rho * _corner(self._inverse, points, self.gram.outputs or 1)
+
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii, (m, d, d) or (m, 1, 1)."""
         return self.rho * _inverse_blocks(self._factor, points, self.gram.outputs or 1)
@@ -97,6 +107,10 @@ class Uniform:
         xp = namespace(square)
         scale = xp.repeat(self.scale[:, 0, 0], self.gram.outputs or 1)
         return _cho_factor(scale[:, None] * square * scale + self.rho * xp.eye(len(scale)))
+
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        return _inverted(self._factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +132,10 @@ class Dense:
         half = self.root.apply_transposed(rows.T.reshape(self.gram.n, -1, rows.shape[0]))
         return own - _squares(_solve_lower(self._factor, half.reshape(rows.T.shape)), own.shape[1])
 
+    def corner(self, points: Points) -> Array:
+        """Return rho times the rows and columns of A^-1 at some points, (m d, m d)."""
+        return self.rho * _corner(self._inverse, points, self.root.scale.shape[1])
+
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii on the range of W_i, (m, d, d)."""
         scale = self.root.scale[points, :, 0]
@@ -134,14 +152,18 @@ class Dense:
         both = self.root.apply_transposed(half.T.reshape(n, d, n * d)).reshape(n * d, n * d)
         return _cho_factor(both + self.rho * xp.eye(n * d))
 
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        return _inverted(self._factor)
+
 
 @dataclass(frozen=True, eq=False)
 class Structured:
     """The softmax system by d factorisations of size n instead of one of size n d.
 
-    With D_c the weighted probabilities of class c, E_c = D_c^1/2 (rho I + D_c^1/2 Sigma D_c^1/2)^-1
-    D_c^1/2 and M = sum_c E_c: (P v)_c = E_c (v_c - M^-1 sum_k E_k v_k) (Rasmussen & Williams 2006,
-    Algorithm 3.3). About d n^3 operations and 8 d n^2 bytes.
+    With D_c the weighted probabilities of class c, B_c = (rho I + D_c^1/2 Sigma D_c^1/2)^-1,
+    E_c = D_c^1/2 B_c D_c^1/2 and M = sum_c E_c: (P v)_c = E_c (v_c - M^-1 sum_k E_k v_k)
+    (Rasmussen & Williams 2006, Algorithm 3.3). About d n^3 operations and 8 d n^2 bytes.
     """
 
     gram: Gram
@@ -151,9 +173,9 @@ class Structured:
     def apply(self, v: Array) -> Array:
         """Return P v."""
         xp = namespace(v)
-        inner = [e @ v[:, c] for c, e in enumerate(self.blocks)]
+        inner = [self._times(c, v[:, c]) for c in range(v.shape[1])]
         shared = _cho_solve(self.joint, functools.reduce(xp.add, inner))
-        return xp.stack([a - e @ shared for a, e in zip(inner, self.blocks, strict=True)], axis=1)
+        return xp.stack([a - self._times(c, shared) for c, a in enumerate(inner)], axis=1)
 
     def remainder(self, points: Points) -> Array:
         """Return the diagonal blocks of K - K P K, (m, d, d).
@@ -164,12 +186,39 @@ class Structured:
         rows, own = _rows(self.gram, points)
         xp = namespace(rows)
         kept, shared = [], []
-        for block in self.blocks:
-            moved = rows @ block  # Sigma E_c
+        for root, inverse in zip(self.roots, self.inverses, strict=True):
+            moved = ((rows * root) @ inverse) * root  # Sigma E_c
             kept.append(own[:, 0, 0] - xp.einsum("mn,mn->m", moved, rows))
             shared.append(_solve_lower(self.joint, moved.T).T)
         diagonal = xp.stack(kept, axis=1)[:, :, None] * xp.eye(len(kept))
         return diagonal + _inner_products(shared)
+
+    def corner(self, points: Points) -> Array:
+        """Return rho times the rows and columns of A^-1 at some points, (m d, m d).
+
+        A^-1 has B_c on the diagonal, less (B_c D_c^1/2) M^-1 (D_k^1/2 B_k), and 1 / rho along
+        q = sqrt(p) of each point, which L maps to zero.
+        About d n^2 m and n (d m)^2 operations and 8 d n m bytes.
+        """
+        xp = namespace(self.curvature)
+        m, d = len(points), self.curvature.shape[1]
+        own, shared = [], []
+        for root, inverse in zip(self.roots, self.inverses, strict=True):
+            columns = inverse[:, points]
+            own.append(columns[points])
+            shared.append(_solve_lower(self.joint, root[:, None] * columns))
+        half = xp.stack(shared, axis=2).reshape(-1, m * d)
+        diagonal = xp.stack(own, axis=1)[:, :, :, None] * xp.eye(d)[:, None]  # (m, d, m, d)
+        inner = diagonal.reshape(m * d, m * d) - half.T @ half
+        return self.rho * inner + self._along(points)
+
+    def _along(self, points: Points) -> Array:
+        """Return the projection on q of each of some points, (m d, m d)."""
+        xp = namespace(self.curvature)
+        chosen = self.curvature[points]
+        q = (chosen / xp.sum(chosen, axis=1, keepdims=True)) ** 0.5
+        outer = q[:, :, None, None] * xp.eye(len(points))[:, None, :, None] * q[None, None, :, :]
+        return outer.reshape(q.size, q.size)
 
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii on the range of W_i, (m, d, d).
@@ -178,8 +227,12 @@ class Structured:
         """
         xp = namespace(self.curvature)
         curvature = self.curvature[points]
-        own = xp.stack([xp.diagonal(block)[points] for block in self.blocks], axis=1)
-        shared = [_solve_lower(self.joint, block[:, points]).T for block in self.blocks]
+        own = xp.stack([xp.diagonal(inverse)[points] for inverse in self.inverses], axis=1)
+        own = own * curvature
+        shared = [
+            _solve_lower(self.joint, root[:, None] * inverse[:, points] * root[points]).T
+            for root, inverse in zip(self.roots, self.inverses, strict=True)
+        ]
         unit = xp.eye(own.shape[1])
         blocks = own[:, :, None] * unit - _inner_products(shared)
         weight = curvature.sum(axis=1)[:, None, None]
@@ -188,21 +241,30 @@ class Structured:
         return xp.where(weight > 0, blocks, unit)
 
     @functools.cached_property
-    def blocks(self) -> list[Array]:
-        """E_c of every class, (n, n) each."""
-        return [self._block(self.curvature[:, c] ** 0.5) for c in range(self.curvature.shape[1])]
+    def roots(self) -> Array:
+        """D_c^1/2 of every class, (d, n)."""
+        return self.curvature.T**0.5
+
+    @functools.cached_property
+    def inverses(self) -> list[Array]:
+        """B_c = (rho I + D_c^1/2 Sigma D_c^1/2)^-1 of every class, (n, n) each."""
+        ridge = self.rho * namespace(self.curvature).eye(self.gram.n)
+        return [_inverse(root[:, None] * self.gram.matrix * root + ridge) for root in self.roots]
 
     @functools.cached_property
     def joint(self) -> Any:
         """Cholesky factor of M; rows of points without weight, where M is zero, get a one."""
-        total = functools.reduce(namespace(self.curvature).add, self.blocks)
-        absent = (self.curvature.sum(axis=1) == 0).astype(total.dtype)
-        return _cho_factor(total + namespace(total).diag(absent))
+        xp = namespace(self.curvature)
+        absent = xp.sum(self.curvature, axis=1) == 0
+        total = xp.diag(like(absent, self.curvature))
+        for root, inverse in zip(self.roots, self.inverses, strict=True):
+            total = total + root[:, None] * inverse * root
+        return _cho_factor(total)
 
-    def _block(self, root: Array) -> Array:
-        xp = namespace(root)
-        matrix = root[:, None] * self.gram.matrix * root + self.rho * xp.eye(len(root))
-        return root[:, None] * _inverse(matrix) * root
+    def _times(self, c: int, v: Array) -> Array:
+        """Return E_c v, E_c = D_c^1/2 B_c D_c^1/2, for v of shape (n, s)."""
+        root = self.roots[c][:, None]
+        return root * (self.inverses[c] @ (root * v))
 
 
 def solve_with_blocks(matrix: Array, ridge: Array, columns: Array, d: int) -> tuple[Array, Array]:
@@ -301,6 +363,12 @@ def _rows(gram: Gram, points: Points) -> tuple[Array, Array]:
     return xp.reshape(rows, (len(points) * d, gram.n * d)), own
 
 
+def _corner(inverse: Array, points: Points, d: int) -> Array:
+    """Return the rows and columns of some points, d each, of a square matrix."""
+    rows = (d * points[:, None] + np.arange(d)).reshape(-1)
+    return inverse[rows[:, None], rows]
+
+
 def _inverse_blocks(factor: Any, points: slice, d: int) -> Array:
     """Return the diagonal d x d blocks of A^-1 at some points, (m, d, d)."""
     columns = np.arange(points.start * d, points.stop * d)
@@ -327,9 +395,13 @@ def _inner_products(classes: list[Array]) -> Array:
 
 
 def _inverse(matrix: Array) -> Any:
-    """Invert a symmetric positive definite matrix."""
-    if namespace(matrix) is not np:
-        return jax.scipy.linalg.cho_solve(_cho_factor(matrix), jnp.eye(len(matrix)))
-    factor, _ = _cho_factor(matrix.T)
-    lower, _ = scipy.linalg.lapack.dpotri(factor, lower=True, overwrite_c=True)
+    """Invert a symmetric positive definite matrix, perhaps in its place."""
+    return _inverted(_cho_factor(matrix.T), overwrite=True)  # the transpose saves LAPACK a copy
+
+
+def _inverted(factor: Any, overwrite: bool = False) -> Any:
+    """Return A^-1 of a Cholesky factor of A."""
+    if namespace(factor[0]) is not np:
+        return jax.scipy.linalg.cho_solve(factor, jnp.eye(len(factor[0])))
+    lower, _ = scipy.linalg.lapack.dpotri(factor[0], lower=True, overwrite_c=overwrite)
     return np.tril(lower) + np.tril(lower, -1).T

@@ -145,10 +145,11 @@ class Gram:
 
     def __matmul__(self, v: Array) -> Array:
         # A symmetric matrix may stand on either side: BLAS takes half the time with the skinny
-        # factor on the left.
+        # factor on the left. With points last in memory, as in what is returned, nothing is copied.
         square = self.square()
-        product = (v.reshape(len(square), -1).T @ square).T
-        return product.copy().reshape(v.shape)  # row by row again, as v is
+        if self.outputs is None:
+            return (v.T.reshape(-1, self.n) @ square).reshape(v.T.shape).T
+        return (v.reshape(len(square), -1).T @ square).T.reshape(v.shape)
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Gram":
         """Return the Gram matrix of some of the points, (m,) indices, as a copy."""
@@ -197,6 +198,15 @@ class Gram:
         """Frobenius norm of the matrix: a bound on its largest eigenvalue."""
         square = self.square()
         return float(namespace(square).sqrt((square * square).sum()))
+
+    @functools.cached_property
+    @in_float64
+    def single(self) -> tuple["Gram", float]:
+        """The matrix over its largest entry in float32, as a Gram matrix, and that entry."""
+        largest = float(self.diagonal.max()) or 1.0
+        xp = namespace(self.matrix)
+        rounded = xp.asarray(self.matrix / largest, dtype=xp.float32)
+        return Gram(self.n, self.outputs, _given=rounded), largest
 
     def square(self) -> Array:
         """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""

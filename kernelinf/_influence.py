@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from ._arrays import Array, in_float64, namespace, to_numpy
 from ._gram import Cross
+from ._methods import Method
 from ._scores import InfluenceMatrix, Of, Representer, Top, check_top, ranked
 from ._single import Removals, columns_at_once, removals
 from ._test_points import TestPoints, check_model, one_hot, progress_bar, test_points
 from ._training import ConvergenceWarning, Model, rounding
-from ._update import Method
 
 Normalise = Literal["relatif"]
 

@@ -12,6 +12,7 @@ from conjugate gradients or from a factorisation.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ EPS = float(np.finfo(np.float64).eps)
 MAX_ROUNDS = 6
 EXPECTED_ITERATIONS = 25  # of conjugate gradients, to weigh them against a factorisation
 MAX_FACTOR_BYTES = 4e9
+SINGLE_REDUCTION = 1e-5  # what one solve in float32 is asked for at most
+SINGLE_CONDITION = 1e5  # beyond which rounding in float32 spoils it
 MAX_ITERATIONS = 20_000  # of conjugate gradients, and never more than 20 an unknown
 
 
@@ -39,16 +42,21 @@ class Solution:
         The shape of the right-hand side, (n, d) or (n, d, s).
     product
         K x, same shape.
-    residual
-        Relative residual ||b - (rho I + W K) x|| / ||b||, recomputed from x; the worst of a stack.
+    residuals
+        Relative residual ||b - (rho I + W K) x|| / ||b||, recomputed from x; one a column, (s,).
     iterations
         Conjugate gradient iterations, zero for a direct solve.
     """
 
     x: Array
     product: Array
-    residual: float
+    residuals: Array
     iterations: int
+
+    @property
+    def residual(self) -> float:
+        """The worst relative residual of the stack."""
+        return float(self.residuals.max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +70,18 @@ class System:
     root
         L.
     rho
-        The ridge, positive.
+        The ridge, positive; or (s,), one for each column of a stack.
     direct
         Factorise A instead of iterating.
+    single
+        Iterate in float32, which a refinement or an outer iteration in float64 has to follow.
     """
 
     gram: Gram
     root: HessianRoot
-    rho: float
+    rho: Any
     direct: bool
+    single: bool = False
 
     def prepared(self, columns: int) -> "System":
         """Return the system, factorised if that many right-hand sides (n, d) repay it."""
@@ -86,22 +97,30 @@ class System:
         system is repaired by the next one, and what cannot be repaired is reported.
         """
         target = as_stack(b)
+        xp = namespace(b)
         x, product, iterations = 0 * target, 0 * target, 0
-        remainder, residual = target, 1.0
+        remainder, residuals = target, _relative(target, target)
         for _ in range(MAX_ROUNDS):
-            step, used = self.correction(
-                remainder, self.gram @ remainder, 0.1 * tolerance / residual
-            )
+            reduction = 0.1 * tolerance / xp.maximum(residuals, tolerance)
+            step, used = self.correction(remainder, self.gram @ remainder, reduction)
             trial = x + step
             trial_product = self.gram @ trial
             trial_remainder = target - self.rho * trial - self.hessian(trial_product)
             iterations += used
-            previous, new = residual, _relative(trial_remainder, target)
-            if new < previous:
-                x, product, remainder, residual = trial, trial_product, trial_remainder, new
-            if new <= self._enough(tolerance) or new > 0.1 * previous:
+            previous, new = residuals, _relative(trial_remainder, target)
+            better = new < previous
+            x, product, remainder, residuals = (
+                xp.where(better, new_value, value)
+                for new_value, value in (
+                    (trial, x),
+                    (trial_product, product),
+                    (trial_remainder, remainder),
+                    (new, previous),
+                )
+            )
+            if bool(((new <= self._enough(tolerance)) | (new > 0.1 * previous)).all()):
                 break
-        return Solution(x.reshape(b.shape), product.reshape(b.shape), residual, iterations)
+        return Solution(x.reshape(b.shape), product.reshape(b.shape), residuals, iterations)
 
     def solve_transposed(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
         """Solve (rho I + K W) u = b for a stack (n, d, s) whose columns lie in the range of K.
@@ -109,7 +128,7 @@ class System:
         `Solution.product` is W u here.
         """
         u, residual, iterations, remainder = 0 * b, 1.0, 0, b
-        product = u
+        product, xp = u, namespace(b)
         for _ in range(MAX_ROUNDS):
             # ||r||^2 / ||r||_K bounds the norm of r that belongs to K^-1 from below
             reference = dot(remainder, remainder) / _norm(remainder, self.gram @ remainder)
@@ -118,12 +137,12 @@ class System:
             trial_product = self.hessian(trial)
             trial_remainder = b - self.rho * trial - self.gram @ trial_product
             iterations += used
-            previous, new = residual, _relative(trial_remainder, b)
+            previous, new = residual, float(xp.max(_relative(trial_remainder, b)))
             if new < previous:
                 u, product, remainder, residual = trial, trial_product, trial_remainder, new
             if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
-        return Solution(u, product, residual, iterations)
+        return Solution(u, product, np.array([residual]), iterations)
 
     def response(self, points: npt.NDArray[np.intp]) -> Array:
         """Return the diagonal blocks of S = K (rho I + W K)^-1 at some points, by factorising.
@@ -132,6 +151,13 @@ class System:
         (m, 1, 1) where one number serves all outputs of a point.
         """
         return self._factorization.remainder(points) / self.rho
+
+    def corner(self, points: npt.NDArray[np.intp]) -> Array:
+        """Return I - L_F^T S_FF L_F of a group, (m d, m d), by factorising.
+
+        (m, m) where one number serves all outputs of a point.
+        """
+        return self._factorization.corner(points)
 
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii of some points, what their own leverage leaves over, by factorising.
@@ -149,7 +175,7 @@ class System:
         """Return the residual to stop at: with a factor at hand, rounding costs little more."""
         return EPS if self.direct else tolerance
 
-    def correction(self, b: Array, product: Array, reduction: float) -> tuple[Array, int]:
+    def correction(self, b: Array, product: Array, reduction: Any) -> tuple[Array, int]:
         """Solve once, to a residual whose K-norm is `reduction` times that of b.
 
         The K-norm sqrt(r^T K r) is the norm of the gradient in parameter space, so a Newton step
@@ -159,6 +185,8 @@ class System:
         ----------
         b, product
             Right-hand side and K times it, (n, d, s).
+        reduction
+            A number, or one a column, (s,); float32 does not go below `SINGLE_REDUCTION`.
 
         Returns
         -------
@@ -168,13 +196,39 @@ class System:
         inner, used = self._inner(product, reduction, reference)
         return (b - inner) / self.rho, used
 
-    def _inner(self, v: Array, reduction: float, reference: Array) -> tuple[Array, int]:
+    def _inner(self, v: Array, reduction: Any, reference: Array) -> tuple[Array, int]:
         """Return P v, P = L A^-1 L^T, and the iterations used."""
         if self.direct:
             return self._factorization.apply(v), 0
         b = self.root.apply_transposed(v)
-        z, used = conjugate_gradients(self._operator, b, self.rho, reduction * reference)
+        if self.single:
+            reduction = namespace(b).maximum(reduction, SINGLE_REDUCTION)
+            z, used = self._in_single(b, reduction * reference)
+        else:
+            z, used = conjugate_gradients(self._operator, b, self.rho, reduction * reference)
         return self.root.apply(z), used
+
+    def _in_single(self, b: Array, target: Array) -> tuple[Array, int]:
+        """Solve A z = b in float32, as (A / rho) z' = b / ||b||: scaled so, nothing overflows."""
+        xp = namespace(b)
+
+        def rounded(values: Any) -> Array:
+            return xp.asarray(values, dtype=xp.float32)
+
+        gram, largest = self.gram.single
+        direction = None if self.root.direction is None else rounded(self.root.direction)
+        root = HessianRoot(rounded(self.root.scale * (largest / self.rho) ** 0.5), direction)
+
+        def operator(v: Array) -> Array:
+            # v is orthogonal to the directions of L, as all that L^T returns, so that L scales it;
+            # rounding spoils that slowly, and not within a few digits
+            return v + root.apply_transposed(gram @ (root.scale * v))
+
+        size = xp.sqrt(dot(b, b))
+        size = xp.where(size > 0, size, 1.0)
+        norm = rounded(target * (self.rho**0.5 / size))
+        z, used = conjugate_gradients(operator, rounded(b / size), rounded(1.0), norm)
+        return z * (size / self.rho), used
 
     def _operator(self, v: Array) -> Array:
         return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
@@ -185,7 +239,7 @@ class System:
 
 
 def conjugate_gradients(
-    operator: Callable[[Array], Array], b: Array, rho: float, target: Array
+    operator: Callable[[Array], Array], b: Array, rho: Any, target: Array
 ) -> tuple[Array, int]:
     """Solve A x = b, A = rho I + B with B = L^T K L, for a stack (n, d, s), one step size each.
 
@@ -224,7 +278,8 @@ def _norm(v: Array, product: Array) -> Array:
     return xp.where(squared > 0, xp.sqrt(xp.maximum(squared, 0.0)), 1.0)
 
 
-def _relative(remainder: Array, b: Array) -> float:
+def _relative(remainder: Array, b: Array) -> Array:
+    """Return ||remainder|| / ||b||, (s,); zero where b is."""
     xp = namespace(b)
     size = xp.sqrt(dot(b, b))
-    return float(xp.max(xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)))
+    return xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)

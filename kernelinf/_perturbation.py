@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, count, in_float64, like, namespace, real, to_numpy
+from ._methods import Method
 from ._training import Model
-from ._update import Method, Update, update
+from ._update import Update, update
 
 Pair = tuple[Any, npt.ArrayLike]
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 from ._arrays import Array, as_stack, dot, like, namespace
 from ._gram import Cross
 from ._losses import HessianRoot
+from ._methods import FirstOrder, Method, NewtonStep
 from ._newton import EPS, TOLERANCE, Solution, System
 from ._training import Model
-from ._update import FirstOrder, Method, NewtonStep
 
 STACK_BYTES = 16e6  # size of one stack (n, d, s) of right-hand sides
 

@@ -1,0 +1,221 @@
+"""Many problems at once that differ in the weights of their points, as stacked matrix products.
+
+One product of the Gram matrix with the stack's columns serves all problems, at the speed of matrix
+multiplication, where the products of one problem alone wait for memory.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._arrays import Array, dot, like, namespace, to_numpy
+from ._newton import SINGLE_CONDITION, System
+from ._problem import EPS, Problem
+
+HALVINGS = 30
+MAX_STEPS = 100
+STALL_STEPS = 5  # in a row that do not halve the gradient norm
+LOOSEST_SOLVE = 0.1  # relative accuracy of an early Newton step's solve
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Problems that share everything but their weights; coefficients and outputs are (n, d, s).
+
+    Attributes
+    ----------
+    problem
+        What they share.
+    weights
+        One column a problem, (n, s).
+    """
+
+    problem: Problem
+    weights: Array
+
+    @functools.cached_property
+    def total(self) -> Array:
+        """Total weight of each problem, (s,)."""
+        return self.weights.sum(axis=0)
+
+    @property
+    def rho(self) -> Any:
+        """The ridge of each problem's dual system, (s,)."""
+        return self.problem.reg * self.total if self._mean else self.problem.reg + 0 * self.total
+
+    @property
+    def scale(self) -> Any:
+        """What the summed losses of each problem are multiplied by in its risk, (s,)."""
+        return 1 / self.total if self._mean else 1 + 0 * self.total
+
+    @property
+    def _mean(self) -> bool:
+        return self.problem.reg_scale == "mean"
+
+    def outputs(self, alpha: Array) -> Array:
+        """Return f at the training points, (n, d, s)."""
+        return self.problem.offset[:, :, None] + self.problem.gram @ alpha
+
+    def residual(self, alpha: Array, outputs: Array) -> Array:
+        """Return rho alpha + v g, (n, d, s)."""
+        gradient = self.problem.loss.gradient(outputs, self.problem.targets[:, :, None])
+        return self.rho * alpha + self.weights[:, None] * gradient
+
+    def gradient_norms(self, residual: Array, product: Array | None = None) -> Array:
+        """Return `Problem.gradient_norm` of each problem, (s,)."""
+        gram = self.problem.gram
+        product = gram @ residual if product is None else product
+        hidden = EPS * dot(residual, gram.diagonal[:, :, None] * residual)
+        return self.scale * namespace(residual).maximum(dot(residual, product), hidden) ** 0.5
+
+    def rounding_norms(self, alpha: Array) -> Array:
+        """Return `Problem.rounding_norm` of each problem, (s,)."""
+        size, weight = self.problem.gram.norm, self.weights.max()
+        change = (self.problem.loss.curvature * weight * size + self.rho) * size**0.5
+        return self.scale * EPS * change * dot(alpha, alpha) ** 0.5
+
+    def system(self, outputs: Array) -> System:
+        """Return the linear system of a Newton step from these outputs.
+
+        It iterates in float32 where the largest condition number it can have allows that.
+        """
+        root = self.problem.loss.root(outputs, self.weights)
+        trace = float(self.problem.gram.diagonal.sum())
+        condition = self.problem.loss.curvature * trace / self.rho.min()
+        single = bool(condition <= SINGLE_CONDITION)
+        return System(self.problem.gram, root, self.rho, direct=False, single=single)
+
+    def columns(self, chosen: Any) -> "Stack":
+        """Return some of the problems, by indices or a mask."""
+        return replace(self, weights=self.weights[:, chosen])
+
+    def lengths(self, alpha: Array, outputs: Array, step: Array, change: Array) -> Array:
+        """Return how far to go along each problem's step, whose outputs change by `change`: (s,).
+
+        All the way, or halved until the risk no longer rises steeply at the end.
+        """
+        xp = namespace(outputs)
+        slope = dot(self.residual(alpha, outputs), change)
+        length = 1 + 0 * self.total
+        for _ in range(HALVINGS):
+            ahead = self.residual(alpha + length * step, outputs + length * change)
+            far = (slope < 0) & (dot(ahead, change) > -0.1 * slope)
+            if not bool(far.any()):
+                break
+            length = xp.where(far, length / 2, length)
+        return length
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedStack:
+    """Coefficients (n, d, s), gradient norms (s,), and whether they reached the tolerance (s,)."""
+
+    alpha: Array
+    gradient_norms: Array
+    converged: npt.NDArray[np.bool]
+
+
+def train(stack: Stack, alpha: Array, outputs: Array, tol: float) -> TrainedStack:
+    """Train every problem by inexact Newton steps to a gradient norm `tol`, as `Newton` does.
+
+    Parameters
+    ----------
+    alpha, outputs
+        Where all of them start, (n, d).
+    """
+    s = stack.weights.shape[1]
+    alphas = np.empty((*alpha.shape, s), order="F")
+    norms, converged = np.empty(s), np.empty(s, dtype=bool)
+    course = _Course(stack, np.arange(s), spread(alpha, s), spread(outputs, s))
+    for taken in range(MAX_STEPS + 1):
+        done = np.asarray(course.ended(tol)) | (taken == MAX_STEPS)
+        columns = course.columns[done]
+        alphas[:, :, columns] = to_numpy(course.alpha)[:, :, done]
+        norms[columns] = to_numpy(course.norm)[done]
+        enough = namespace(alpha).maximum(tol, course.stack.rounding_norms(course.alpha))
+        converged[columns] = to_numpy(course.norm <= enough)[done]
+        if done.all():
+            break
+        course = (course.rest(~done) if done.any() else course).stepped(tol)
+    return TrainedStack(like(alphas, alpha), norms, converged)
+
+
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """Problems on their way: those that have not arrived yet.
+
+    Attributes
+    ----------
+    columns
+        Their numbers in the stack they come from, (s,).
+    alpha, outputs
+        (n, d, s).
+    before
+        Gradient norms a step ago, (s,).
+    slow_before
+        Steps in a row that had not halved them by then, (s,).
+    """
+
+    stack: Stack
+    columns: npt.NDArray[np.intp]
+    alpha: Array
+    outputs: Array
+    before: Any = np.inf
+    slow_before: Any = 0
+
+    @functools.cached_property
+    def downhill(self) -> Array:
+        """Minus the residual, (n, d, s)."""
+        return -self.stack.residual(self.alpha, self.outputs)
+
+    @functools.cached_property
+    def product(self) -> Array:
+        """K times that."""
+        return self.stack.problem.gram @ self.downhill
+
+    @functools.cached_property
+    def norm(self) -> Array:
+        """Gradient norms, (s,)."""
+        return self.stack.gradient_norms(self.downhill, self.product)
+
+    @functools.cached_property
+    def slow(self) -> Array:
+        """Steps in a row that have not halved the gradient norm, (s,)."""
+        return namespace(self.norm).where(self.norm > 0.5 * self.before, self.slow_before + 1, 0)
+
+    def ended(self, tol: float) -> Any:
+        """Return which have arrived, or no longer move, (s,)."""
+        xp = namespace(self.norm)
+        return xp.logical_not((self.norm > tol) & (self.slow < STALL_STEPS))  # also where it is NaN
+
+    def rest(self, keep: npt.NDArray[np.bool]) -> "_Course":
+        """Return some of the problems."""
+        alpha, outputs = self.alpha[:, :, keep], self.outputs[:, :, keep]
+        before, slow = (
+            np.broadcast_to(a, keep.shape)[keep] for a in (self.before, self.slow_before)
+        )
+        stack = self.stack.columns(keep)
+        return _Course(stack, self.columns[keep], alpha, outputs, before, slow)
+
+    def stepped(self, tol: float) -> "_Course":
+        """Take one Newton step, solved no further than it can help."""
+        xp, system = namespace(self.alpha), self.stack.system(self.outputs)
+        if bool(xp.any(self.slow > 0)):  # float32 may be what holds them up
+            system = replace(system, single=False)
+        ratio = self.norm / self.before
+        forcing = xp.where(ratio > 0, xp.minimum(LOOSEST_SOLVE, 0.9 * ratio**2), LOOSEST_SOLVE)
+        accuracy = xp.maximum(forcing, 0.3 * tol / self.norm)
+        step, _ = system.correction(self.downhill, self.product, accuracy)
+        change = self.stack.problem.gram @ step
+        length = self.stack.lengths(self.alpha, self.outputs, step, change)
+        after = self.alpha + length * step, self.outputs + length * change
+        return _Course(self.stack, self.columns, *after, self.norm, self.slow)
+
+
+def spread(values: Array, s: int) -> Array:
+    """Repeat (n, d) as the s columns of a stack, points last in memory."""
+    xp = namespace(values)
+    return xp.repeat(values.T[None], s, axis=0).T
