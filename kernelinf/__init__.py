@@ -6,6 +6,7 @@ scores them all.
 """
 
 from . import datasets as datasets
+from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
 from ._gram import Cross as Cross
@@ -40,3 +41,4 @@ from ._training import fit as fit
 from ._update import Effect as Effect
 from ._update import Update as Update
 from ._version import __version__ as __version__
+from .evaluation import audit as audit
