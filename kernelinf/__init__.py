@@ -27,6 +27,8 @@ from ._methods import Retrain as Retrain
 from ._methods import SecondOrder as SecondOrder
 from ._neural_tangents import stax as stax
 from ._perturbation import perturb as perturb
+from ._reg_path import RegPath as RegPath
+from ._reg_path import reg_path as reg_path
 from ._removal import remove as remove
 from ._removals import Updates as Updates
 from ._removals import remove_many as remove_many

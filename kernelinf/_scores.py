@@ -222,6 +222,13 @@ def _index(pandas: Any, labels: list[Labels], names: tuple[str, ...]) -> Any:
 
 
 def library(name: str, method: str) -> Any:
+    """Import an optional library, or say how to install it.
+
+    Raises
+    ------
+    ImportError
+        It is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -154,7 +154,7 @@ def _newton(model: Model, points: npt.NDArray[np.bool], lost: float) -> Removals
     system = replace(
         system,
         rho=problem.rho - problem.reg * lost,
-        root=_floored(system.root),
+        root=floored(system.root),
         direct=True,
     )
     gradient = problem.weights[:, None] * problem.loss.gradient(model._outputs, problem.targets)
@@ -166,7 +166,7 @@ def _newton(model: Model, points: npt.NDArray[np.bool], lost: float) -> Removals
     return Removals(system, push, common, like(points, common), base.residual)
 
 
-def _floored(root: HessianRoot) -> HessianRoot:
+def floored(root: HessianRoot) -> HessianRoot:
     """Return the root with no curvature at all only where a point has no weight."""
     if root.direction is None:
         return root

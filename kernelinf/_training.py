@@ -402,7 +402,7 @@ def fit(
             "ki.ClosedForm()"
         )
     solver.check(named(loss))
-    problem, classes, function = _posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
+    problem, classes, function = posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
     trained = solver.train(problem, 0 * problem.targets, progress)
     return model_of(problem, trained, classes, function)
 
@@ -412,6 +412,8 @@ def model_of(
     trained: Trained,
     classes: npt.NDArray[Any] | None,
     offset: Callable[[Any], npt.ArrayLike] | None,
+    *,
+    stacklevel: int = 4,
 ) -> Model:
     """Wrap what a solver returned, and warn when it did not converge."""
     norm = problem.gradient_norm(problem.residual(trained.alpha, trained.outputs))
@@ -420,7 +422,7 @@ def model_of(
             f"training stopped at gradient norm {norm:.1e} after {len(trained.history)} steps, "
             "short of its tolerance; raise `reg`, allow more steps, or loosen `tol`",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     return Model(
         problem,
@@ -458,7 +460,7 @@ def _largest_eigenvalue(gram: Gram, side: int) -> float:
     return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-3, v0=start)[0][0])
 
 
-def _posed(
+def posed(
     gram: Gram,
     y: npt.ArrayLike,
     loss: str,
@@ -467,7 +469,12 @@ def _posed(
     offset: Offset | None,
     reg_scale: RegScale,
 ) -> tuple[Problem, Any, Any]:
-    """Check the arguments of `fit`, all before the Gram matrix is evaluated."""
+    """Check the arguments of `fit`, all before the Gram matrix is evaluated.
+
+    Returns
+    -------
+    The problem, the classes of its outputs if there are any, and the offset if it is a function.
+    """
     if not isinstance(gram, Gram):
         raise TypeError(
             f"`gram` is a {type(gram).__name__}; pass ki.gram(kernel, x) or ki.gram(matrix)"

@@ -29,7 +29,7 @@ LAYERS = (
     ("_removal",),
     ("_removals", "_single"),
     ("_influence", "_leave_one_out"),
-    ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
+    ("_reg_path", "evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
     ("_arguments",),
     ("_demo",),
@@ -53,8 +53,9 @@ def imported_modules(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = path.relative_to(PACKAGE.parent).parts[: -node.level]
-            base = ".".join(above) if node.level else ""
+            assert node.level == 0 or path.parent != PACKAGE or node.level == 1
+            package = ("kernelinf", *path.relative_to(PACKAGE).parts[:-1])
+            base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
             origin = ".".join(part for part in (base, node.module) if part)
             names = [f"{origin}.{alias.name}" for alias in node.names]
         else:
