@@ -32,7 +32,24 @@ def rank_correlations(a: Array, b: Array) -> Array:
 
     A column without an order predicts none.
     """
-    x, y = (scipy.stats.rankdata(values, axis=0) for values in (a, b))
+    return _correlations(*(scipy.stats.rankdata(values, axis=0) for values in (a, b)))
+
+
+def rank_correlations_without(a: Array, b: Array) -> Array:
+    """Return what `rank_correlations` are without each row in turn, (s, t)."""
+    ranks = [scipy.stats.rankdata(values, axis=0) for values in (a, b)]
+    rows = range(len(a))
+    return np.array([_correlations(*(_ranks_without(r, row) for r in ranks)) for row in rows])
+
+
+def _ranks_without(ranks: Array, row: int) -> Array:
+    """Return the ranks in each column when one row is gone: those above it fall by one."""
+    own = ranks[row]
+    return np.delete(ranks - (ranks > own) - 0.5 * (ranks == own), row, axis=0)
+
+
+def _correlations(x: Array, y: Array) -> Array:
+    """Return Pearson's correlation of each column, (t,); zero if one is constant."""
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)
     size = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0))
     return np.divide((x * y).sum(axis=0), size, out=np.zeros(len(size)), where=size > 0)

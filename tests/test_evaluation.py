@@ -11,6 +11,7 @@ import scipy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kernelinf import datasets
+from kernelinf._agreement import rank_correlations_without
 from kernelinf.evaluation import brittleness, lds, memorisation, removal_curve
 
 from . import oracles
@@ -319,6 +320,15 @@ def test_the_standard_error_is_that_of_the_jackknife():
     assert score.standard_error == pytest.approx(np.sqrt(variance))
     shown = f"{score.mean:.4f} +- {score.standard_error:.4f}, FirstOrder(); 8 subsets of 7 points"
     assert repr(score) == f"DatamodelingScore({shown}, 5 test points)"
+
+
+def test_correlations_without_each_row_count_ties_as_scipy_does():
+    a, b = RNG.integers(4, size=(2, 9, 3))
+    found = rank_correlations_without(a, b)
+    for row, column in itertools.product(range(9), range(3)):
+        kept = np.arange(9) != row
+        truth = scipy.stats.spearmanr(a[kept, column], b[kept, column]).statistic
+        assert found[row, column] == pytest.approx(truth)
 
 
 def test_scores_without_an_order_predict_none():

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .._agreement import rank_correlations
+from .._agreement import rank_correlations, rank_correlations_without
 from .._arrays import Array, in_float64
 from .._gram import Cross
 from .._influence import influence
@@ -243,7 +243,5 @@ def _solved(tests: Tests, subsets: Points, method: Method, of: Of, progress: boo
 
 def _jackknife(predicted: Array, retrained: Array) -> float:
     """Return the standard error of the mean score from leaving out each subset in turn."""
-    s = len(predicted)
-    kept = (np.delete(np.arange(s), i) for i in range(s))
-    means = [rank_correlations(predicted[rows], retrained[rows]).mean() for rows in kept]
-    return float(np.sqrt((s - 1) * np.var(means)))
+    means = rank_correlations_without(predicted, retrained).mean(axis=1)
+    return float(np.sqrt((len(means) - 1) * np.var(means)))
