@@ -12,7 +12,6 @@ left-out points at once, as one stack of systems that differ in their Hessians.
 """
 
 import functools
-import numbers
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ._arrays import Array, as_stack, in_float64, like, namespace, to_numpy
-from ._factorization import solve_with_blocks
+from ._arrays import Array, as_stack, finite, in_float64, like, namespace, to_numpy
+from ._checks import is_whole
+from ._factorization import solve_blocks, solve_with_blocks
 from ._losses import HessianRoot, accuracy
 from ._newton import System
 from ._problem import Problem
@@ -120,7 +120,7 @@ def leave_one_out(
     """
     if not isinstance(model, Model):
         raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
-    if isinstance(refine, bool) or not isinstance(refine, numbers.Integral) or refine < 0:
+    if not is_whole(refine) or refine < 0:
         raise ValueError(f"`refine` is {refine!r}; pass a number of Newton steps, zero or more")
     problem = model.problem
     indices = _chosen(points, to_numpy(problem.weights))
@@ -129,13 +129,13 @@ def leave_one_out(
     else:
         with tqdm(total=len(indices), desc="Leave-one-out", disable=not progress) as bar:
             found = _estimated(model, indices, int(refine), bar)
-    if not np.isfinite(found.outputs).all():
-        raise FloatingPointError("outputs are NaN or infinite; raise the model's `reg`")
     targets = to_numpy(problem.targets)[indices]
     right = None if model.classes is None else accuracy(found.outputs, targets)
     losses = problem.loss.value(found.outputs, targets)
-    exact = problem.loss.quadratic
-    return LeaveOneOut(found.outputs, losses, indices, exact, right, found.gradient_norms)
+    norms, exact = found.gradient_norms, problem.loss.quadratic
+    if not finite(found.outputs, losses, *([] if norms is None else [norms])):
+        raise FloatingPointError("outputs or losses are NaN or infinite; raise the model's `reg`")
+    return LeaveOneOut(found.outputs, losses, indices, exact, right, norms)
 
 
 def _chosen(points: npt.ArrayLike | None, weights: Array) -> Points:
@@ -189,7 +189,7 @@ def _closed_form(problem: Problem, points: Points) -> Array:
     ridge = xp.repeat(problem.rho / problem.weights, k)
     columns = (problem.targets - problem.offset).reshape(len(square), -1)
     solved, blocks = solve_with_blocks(square, ridge, columns, k)
-    error = xp.linalg.solve(blocks, solved.reshape(len(rows), k, -1))
+    error = solve_blocks(blocks, solved.reshape(len(rows), k, -1))
     outputs = problem.targets - error.reshape(problem.targets.shape)
     return to_numpy(outputs)[np.searchsorted(rows, points)]
 
@@ -285,7 +285,7 @@ class _FirstSteps:
         curvature = _hessians(self.system.root, self.points, k)
         gradient = self._gradient.reshape(m, k, -1)
         b = response @ gradient - drift.product[self.points].reshape(m, k, -1)
-        change = xp.linalg.solve(xp.eye(k) - response @ curvature, b)
+        change = solve_blocks(xp.eye(k) - response @ curvature, b)
         return change.reshape(m, -1), (gradient + curvature @ change).reshape(m, -1)
 
     @property

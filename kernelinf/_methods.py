@@ -278,15 +278,16 @@ class _Shared:
 def _shares(problem: Problem, sets: Sequence[Points], m: int) -> bool:
     """Decide whether a factorisation of the whole system is cheapest for groups of m points.
 
-    Sets that leave the same ridge share one; it and its inverse make about three times the
-    operations of `cost`.
+    Sets that leave the same ridge share one. The counts are of operations, weighed by the rates at
+    which they were measured to run.
     """
     root = problem.loss.root(problem.offset, problem.weights)
     size, operations = cost(problem.gram, root)
     n, d = problem.targets.shape
-    k = 1 if root.direction is None and problem.gram.outputs is None else d
-    own = n * (k * m) ** 2 + (k * m) ** 3 / 3 + k * m * n**2 + 12 * size
-    apart = (n - m) ** 3 / 3 if problem.loss.quadratic else 2 * EXPECTED_ITERATIONS * size
+    product = n * n * d if problem.gram.outputs is None else size
+    side = m if root.direction is None and problem.gram.outputs is None else m * d
+    own = 2 * n * side**2 + side**3 + 24 * product
+    apart = 6 * (n - m) ** 3 if problem.loss.quadratic else 2 * EXPECTED_ITERATIONS * product
     shared = 3 * operations * _ridges(problem, sets) / len(sets)
     return 16 * size <= MAX_FACTOR_BYTES and shared + own < apart
 

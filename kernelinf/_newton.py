@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, as_stack, dot, namespace
+from ._arrays import Array, as_stack, dot, namespace, root_dot, unit
 from ._factorization import Factorization, cost, factorize
 from ._gram import Gram
 from ._losses import HessianRoot
@@ -224,7 +224,7 @@ class System:
             # rounding spoils that slowly, and not within a few digits
             return v + root.apply_transposed(gram @ (root.scale * v))
 
-        size = xp.sqrt(dot(b, b))
+        size = root_dot(b, b)
         size = xp.where(size > 0, size, 1.0)
         norm = rounded(target * (self.rho**0.5 / size))
         z, used = conjugate_gradients(operator, rounded(b / size), rounded(1.0), norm)
@@ -250,7 +250,8 @@ def conjugate_gradients(
     SciPy's solver takes one vector and stops on ||r||, which undersolves small eigenvalues: with it
     the outer Newton iteration can stall.
     """
-    xp = namespace(b)
+    xp, size = namespace(b), unit(b)
+    b, target = b / size, target / size
     x, r, p = 0 * b, b, b
     squared = dot(r, r)
     beta, before = 0 * squared, 0 * squared
@@ -268,18 +269,17 @@ def conjugate_gradients(
         beta = xp.where(active, new / xp.where(active, squared, 1.0), 0.0)
         p, squared, before = r + beta * p, new, curvature
         iteration += 1
-    return x, iteration
+    return size * x, iteration
 
 
 def _norm(v: Array, product: Array) -> Array:
     """Return the K-norm of v from K v, and one where it is zero."""
-    xp = namespace(v)
-    squared = dot(v, product)
-    return xp.where(squared > 0, xp.sqrt(xp.maximum(squared, 0.0)), 1.0)
+    norm = root_dot(v, product)
+    return namespace(v).where(norm > 0, norm, 1.0)
 
 
 def _relative(remainder: Array, b: Array) -> Array:
     """Return ||remainder|| / ||b||, (s,); zero where b is."""
     xp = namespace(b)
-    size = xp.sqrt(dot(b, b))
-    return xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)
+    size = root_dot(b, b)
+    return root_dot(remainder, remainder) / xp.where(size > 0, size, 1.0)

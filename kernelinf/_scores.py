@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array
+from ._checks import is_whole
 
 Of = Literal["loss", "outputs", "margin"]
 Labels = npt.NDArray[Any]
@@ -200,7 +201,7 @@ class Representer(Table):
 
 def check_top(k: int, n: int) -> None:
     """Refuse a number of points to rank that there are not."""
-    if not isinstance(k, int | np.integer) or not 1 <= k <= n:
+    if not is_whole(k) or not 1 <= k <= n:
         raise ValueError(f"`k` is {k!r}; pass a number from 1 to {n}")
 
 

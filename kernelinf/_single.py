@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, dot, like, namespace
+from ._factorization import solve_blocks
 from ._gram import Cross
 from ._losses import HessianRoot
 from ._methods import FirstOrder, Method, NewtonStep
@@ -161,7 +162,7 @@ def _newton(model: Model, points: npt.NDArray[np.bool], lost: float) -> Removals
     common = -(system.rho * model._alpha + gradient)
     base = system.solve(as_stack(common))
     raised = gradient + system.hessian(base.product)[:, :, 0]
-    solved = [_by_block(xp.linalg.solve, system.slack(rows), part) for rows, part in _parts(raised)]
+    solved = [_by_block(solve_blocks, system.slack(rows), part) for rows, part in _parts(raised)]
     push = xp.where(points[:, None], xp.concatenate(solved), 0.0)
     return Removals(system, push, common, like(points, common), base.residual)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, like, namespace, to_numpy
+from ._arrays import Array, dot, like, namespace, root_dot, to_numpy
 from ._newton import SINGLE_CONDITION, System
-from ._problem import EPS, Problem
+from ._problem import EPS, ROUNDING_SHARE, Problem, vanished
 
 HALVINGS = 30
 MAX_STEPS = 100
@@ -44,7 +44,10 @@ class Stack:
     @property
     def rho(self) -> Any:
         """The ridge of each problem's dual system, (s,)."""
-        return self.problem.reg * self.total if self._mean else self.problem.reg + 0 * self.total
+        rho = self.problem.reg * self.total if self._mean else self.problem.reg + 0 * self.total
+        if bool((rho == 0).any()):
+            raise vanished()
+        return rho
 
     @property
     def scale(self) -> Any:
@@ -68,14 +71,23 @@ class Stack:
         """Return `Problem.gradient_norm` of each problem, (s,)."""
         gram = self.problem.gram
         product = gram @ residual if product is None else product
-        hidden = EPS * dot(residual, gram.diagonal[:, :, None] * residual)
-        return self.scale * namespace(residual).maximum(dot(residual, product), hidden) ** 0.5
+        hidden = EPS**0.5 * root_dot(residual, gram.diagonal[:, :, None] * residual)
+        return self.scale * namespace(residual).maximum(root_dot(residual, product), hidden)
+
+    def gradient_sizes(self) -> Array:
+        """Return `Problem.gradient_size` of each problem, (s,)."""
+        problem = self.problem
+        gradient = problem.loss.gradient(problem.offset, problem.targets)
+        sizes = namespace(gradient).abs(gradient) * problem.gram.diagonal**0.5
+        return self.scale * (sizes.sum(axis=1) @ self.weights)
 
     def rounding_norms(self, alpha: Array) -> Array:
         """Return `Problem.rounding_norm` of each problem, (s,)."""
         size, weight = self.problem.gram.norm, self.weights.max()
-        change = (self.problem.loss.curvature * weight * size + self.rho) * size**0.5
-        return self.scale * EPS * change * dot(alpha, alpha) ** 0.5
+        distance = size**0.5 * root_dot(alpha, alpha)  # first: it is near one for any kernel
+        change = self.problem.loss.curvature * weight * size + self.rho
+        largest = ROUNDING_SHARE * self.gradient_sizes()
+        return namespace(alpha).minimum(self.scale * EPS * change * distance, largest)
 
     def system(self, outputs: Array) -> System:
         """Return the linear system of a Newton step from these outputs.
@@ -129,17 +141,17 @@ def train(stack: Stack, alpha: Array, outputs: Array, tol: float) -> TrainedStac
     s = stack.weights.shape[1]
     alphas = np.empty((*alpha.shape, s), order="F")
     norms, converged = np.empty(s), np.empty(s, dtype=bool)
-    course = _Course(stack, np.arange(s), spread(alpha, s), spread(outputs, s))
+    course = _Course(stack, np.arange(s), spread(alpha, s), spread(outputs, s), tol)
     for taken in range(MAX_STEPS + 1):
-        done = np.asarray(course.ended(tol)) | (taken == MAX_STEPS)
+        done = np.asarray(course.ended) | (taken == MAX_STEPS)
         columns = course.columns[done]
         alphas[:, :, columns] = to_numpy(course.alpha)[:, :, done]
         norms[columns] = to_numpy(course.norm)[done]
-        enough = namespace(alpha).maximum(tol, course.stack.rounding_norms(course.alpha))
+        enough = namespace(alpha).maximum(course.tol, course.stack.rounding_norms(course.alpha))
         converged[columns] = to_numpy(course.norm <= enough)[done]
         if done.all():
             break
-        course = (course.rest(~done) if done.any() else course).stepped(tol)
+        course = (course.rest(~done) if done.any() else course).stepped()
     return TrainedStack(like(alphas, alpha), norms, converged)
 
 
@@ -153,6 +165,8 @@ class _Course:
         Their numbers in the stack they come from, (s,).
     alpha, outputs
         (n, d, s).
+    least
+        The gradient norm to reach, as `Newton` takes it.
     before
         Gradient norms a step ago, (s,).
     slow_before
@@ -163,8 +177,14 @@ class _Course:
     columns: npt.NDArray[np.intp]
     alpha: Array
     outputs: Array
+    least: float
     before: Any = np.inf
     slow_before: Any = 0
+
+    @functools.cached_property
+    def tol(self) -> Array:
+        """The gradient norm of each to reach, (s,)."""
+        return self.least * namespace(self.alpha).minimum(1.0, self.stack.gradient_sizes())
 
     @functools.cached_property
     def downhill(self) -> Array:
@@ -186,10 +206,13 @@ class _Course:
         """Steps in a row that have not halved the gradient norm, (s,)."""
         return namespace(self.norm).where(self.norm > 0.5 * self.before, self.slow_before + 1, 0)
 
-    def ended(self, tol: float) -> Any:
+    @property
+    def ended(self) -> Any:
         """Return which have arrived, or no longer move, (s,)."""
         xp = namespace(self.norm)
-        return xp.logical_not((self.norm > tol) & (self.slow < STALL_STEPS))  # also where it is NaN
+        return xp.logical_not(
+            (self.norm > self.tol) & (self.slow < STALL_STEPS)
+        )  # also where it is NaN
 
     def rest(self, keep: npt.NDArray[np.bool]) -> "_Course":
         """Return some of the problems."""
@@ -198,21 +221,21 @@ class _Course:
             np.broadcast_to(a, keep.shape)[keep] for a in (self.before, self.slow_before)
         )
         stack = self.stack.columns(keep)
-        return _Course(stack, self.columns[keep], alpha, outputs, before, slow)
+        return _Course(stack, self.columns[keep], alpha, outputs, self.least, before, slow)
 
-    def stepped(self, tol: float) -> "_Course":
+    def stepped(self) -> "_Course":
         """Take one Newton step, solved no further than it can help."""
         xp, system = namespace(self.alpha), self.stack.system(self.outputs)
         if bool(xp.any(self.slow > 0)):  # float32 may be what holds them up
             system = replace(system, single=False)
         ratio = self.norm / self.before
         forcing = xp.where(ratio > 0, xp.minimum(LOOSEST_SOLVE, 0.9 * ratio**2), LOOSEST_SOLVE)
-        accuracy = xp.maximum(forcing, 0.3 * tol / self.norm)
+        accuracy = xp.maximum(forcing, 0.3 * self.tol / self.norm)
         step, _ = system.correction(self.downhill, self.product, accuracy)
         change = self.stack.problem.gram @ step
         length = self.stack.lengths(self.alpha, self.outputs, step, change)
         after = self.alpha + length * step, self.outputs + length * change
-        return _Course(self.stack, self.columns, *after, self.norm, self.slow)
+        return _Course(self.stack, self.columns, *after, self.least, self.norm, self.slow)
 
 
 def spread(values: Array, s: int) -> Array:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, as_stack, count, dot, in_float64, like, to_numpy
+from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, to_numpy
 from ._gram import Cross
 from ._methods import Method, NewtonStep
 from ._problem import Problem
@@ -152,7 +152,7 @@ class Observed:
         delta = like(delta, self.cross.matrix)
         change = self.cross @ delta
         if self.targets is None or self.outputs is None:
-            return to_numpy(change), None
+            return _checked(change), None
         problem = self.before.problem
         targets, outputs = as_stack(self.targets), as_stack(self.outputs)
         if self.loss_change == "plug_in":
@@ -163,7 +163,15 @@ class Observed:
         if self.loss_change == "regularised":
             learned = as_stack(self.before._outputs - problem.offset)
             losses = losses + problem.reg * dot(learned, delta)
-        return to_numpy(change), to_numpy(losses)
+        return _checked(change), _checked(losses)
+
+
+def _checked(changes: Array) -> Array:
+    if not finite(changes):
+        raise FloatingPointError(
+            "changes at `x_test` are NaN or infinite: scale the kernel down, or raise `reg`"
+        )
+    return to_numpy(changes)
 
 
 def observe(
@@ -231,8 +239,9 @@ def model_after(model: Model, problem: Problem, alpha: Array, converged: bool) -
     """Return the model of an edited problem that has these coefficients, (n, d)."""
     outputs = problem.outputs(alpha)
     norm = problem.gradient_norm(problem.residual(alpha, outputs))
-    if not np.isfinite(norm):
-        raise FloatingPointError("the edited model has NaN or infinite coefficients; raise `reg`")
-    row = [np.array([value]) for value in (problem.risk(alpha, outputs), norm, 0)]
-    history = History(*row)
+    history = History(*(np.array([v]) for v in (problem.risk(alpha, outputs), norm, 0)))
+    if not finite(alpha - model._alpha, outputs, history.risk, history.gradient_norm):
+        raise FloatingPointError(
+            "the edited model has NaN or infinite coefficients or outputs; raise `reg`"
+        )
     return Model(problem, alpha, outputs, norm, converged, history, model.classes, model.offset)
