@@ -599,6 +599,7 @@ def curve(ranking, **options):
         (partial(lds, MODEL, X_TEST, None), "`y_test` is missing"),
         (partial(curve, RNG.normal(size=3)), r"`ranking` has scores of shape \(3,\) for 14"),
         (partial(curve, np.full(14, np.nan)), "`ranking` holds NaN or infinite scores"),
+        (partial(curve, np.ma.masked_less(SCORES.values[0], 0)), "`ranking` has masked values"),
         (partial(curve, [0, 0]), "`ranking` repeats 1 indices"),
         (
             partial(curve, ki.influence(MODEL, X_TEST, of="outputs")),

@@ -1,12 +1,12 @@
 """Random sets of training points, from a seed."""
 
-import numbers
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._arrays import to_numpy
+from .._checks import is_number, is_whole
 from .._training import Model
 
 Points = npt.NDArray[np.intp]
@@ -34,15 +34,14 @@ def generator(seed: Any) -> np.random.Generator:
 
 def check_count(count: Any, name: str, least: int = 1, most: int | None = None) -> None:
     """Refuse what is no whole number in the range."""
-    whole = isinstance(count, numbers.Integral) and not isinstance(count, bool)
-    if not whole or count < least or (most is not None and count > most):
+    if not is_whole(count) or count < least or (most is not None and count > most):
         bound = f"of {least} or more" if most is None else f"from {least} to {most}"
         raise ValueError(f"`{name}` is {count!r}; pass a whole number {bound}")
 
 
 def share_size(fraction: Any, n: int) -> int:
     """Return how many of n points that fraction is, leaving at least one in and one out."""
-    if not (isinstance(fraction, float | int | np.floating) and 0 < fraction < 1):
+    if not (is_number(fraction) and 0 < fraction < 1):
         raise ValueError(f"`fraction` is {fraction!r}; pass a number between 0 and 1")
     return min(max(round(fraction * n), 1), n - 1)
 

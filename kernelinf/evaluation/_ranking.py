@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, real, to_numpy
+from .._checks import check_unmasked
 from .._removal import present_indices
 from .._scores import InfluenceMatrix
 from .._training import Model
@@ -25,6 +26,7 @@ def order_of(model: Model, ranking: Ranking) -> Points:
     if isinstance(ranking, InfluenceMatrix):
         scores = _helpfulness(ranking)
         return _sorted(model, scores.sum(axis=0) if scores.ndim == 2 else scores)
+    check_unmasked(ranking, "ranking")
     values = np.asarray(ranking)
     if values.dtype.kind in "iu":
         return present_indices(values, to_numpy(model.problem.weights), "ranking")
