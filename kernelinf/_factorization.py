@@ -19,6 +19,13 @@ from ._arrays import Array, like, namespace
 from ._gram import Gram
 from ._losses import HessianRoot
 
+# Measured, against the rate of a product of two square matrices: a product with c vectors takes as
+# long as c + THIN would at that rate, and a factorisation runs at FACTOR_RATE of it. One core had
+# 12 and 0.35, two had 27 and 0.35 to 0.5.
+THIN = 20
+FACTOR_RATE = 0.35
+
+TILE = 64  # rows copied at once
 BLOCK_BYTES = 64e6  # of the rows whose inner products are taken at once
 
 Points = npt.NDArray[np.intp]
@@ -74,6 +81,16 @@ def cost(gram: Gram, root: HessianRoot) -> tuple[int, float]:
     return d * n**2, d * n**3
 
 
+def worth(gram: Gram, root: HessianRoot, columns: int) -> float:
+    """Return how many conjugate-gradient iterations take as long as a factorisation.
+
+    An iteration is one product with `columns` right-hand sides (n, d).
+    """
+    n, d = root.scale.shape[:2]
+    side, vectors = (n, columns * d) if gram.outputs is None else (n * gram.outputs, columns)
+    return cost(gram, root)[1] / (2 * FACTOR_RATE * side**2 * (vectors + THIN))
+
+
 @dataclass(frozen=True, eq=False)
 class Uniform:
     """One Cholesky factor when all outputs of a point share one curvature, L = scale (x) I."""
@@ -85,7 +102,7 @@ class Uniform:
     def apply(self, v: Array) -> Array:
         """Return P v."""
         columns = (self.scale * v).reshape(len(self._factor[0]), -1)
-        return self.scale * _cho_solve(self._factor, columns).reshape(v.shape)
+        return self.scale * cho_solve(self._factor, columns).reshape(v.shape)
 
     def remainder(self, points: Points) -> Array:
         """Return the diagonal blocks of K - K P K, (m, d, d) or (m, 1, 1)."""
@@ -104,9 +121,8 @@ class Uniform:
     @functools.cached_property
     def _factor(self) -> Any:
         square = self.gram.square()
-        xp = namespace(square)
-        scale = xp.repeat(self.scale[:, 0, 0], self.gram.outputs or 1)
-        return _cho_factor(scale[:, None] * square * scale + self.rho * xp.eye(len(scale)))
+        scale = namespace(square).repeat(self.scale[:, 0, 0], self.gram.outputs or 1)
+        return cho_factor(with_ridge(scale[:, None] * square * scale, self.rho))
 
     @functools.cached_property
     def _inverse(self) -> Array:
@@ -124,7 +140,7 @@ class Dense:
     def apply(self, v: Array) -> Array:
         """Return P v."""
         flat = self.root.apply_transposed(v).reshape(len(self._factor[0]), -1)
-        return self.root.apply(_cho_solve(self._factor, flat).reshape(v.shape))
+        return self.root.apply(cho_solve(self._factor, flat).reshape(v.shape))
 
     def remainder(self, points: Points) -> Array:
         """Return the diagonal blocks of K - K P K, (m, d, d)."""
@@ -147,10 +163,9 @@ class Dense:
     def _factor(self) -> Any:
         n, d = self.root.scale.shape[:2]
         square = self.gram.square()
-        xp = namespace(square)
         half = self.root.apply_transposed(square.reshape(n, d, n * d)).reshape(n * d, n * d)
         both = self.root.apply_transposed(half.T.reshape(n, d, n * d)).reshape(n * d, n * d)
-        return _cho_factor(both + self.rho * xp.eye(n * d))
+        return cho_factor(with_ridge(both, self.rho))
 
     @functools.cached_property
     def _inverse(self) -> Array:
@@ -174,7 +189,7 @@ class Structured:
         """Return P v."""
         xp = namespace(v)
         inner = [self._times(c, v[:, c]) for c in range(v.shape[1])]
-        shared = _cho_solve(self.joint, functools.reduce(xp.add, inner))
+        shared = cho_solve(self.joint, functools.reduce(xp.add, inner))
         return xp.stack([a - self._times(c, shared) for c, a in enumerate(inner)], axis=1)
 
     def remainder(self, points: Points) -> Array:
@@ -244,8 +259,10 @@ class Structured:
     @functools.cached_property
     def inverses(self) -> list[Array]:
         """B_c = (rho I + D_c^1/2 Sigma D_c^1/2)^-1 of every class, (n, n) each."""
-        ridge = self.rho * namespace(self.curvature).eye(self.gram.n)
-        return [_inverse(root[:, None] * self.gram.matrix * root + ridge) for root in self.roots]
+        matrix = self.gram.matrix
+        return [
+            _inverse(with_ridge(root[:, None] * matrix * root, self.rho)) for root in self.roots
+        ]
 
     @functools.cached_property
     def joint(self) -> Any:
@@ -255,7 +272,7 @@ class Structured:
         total = xp.diag(like(absent, self.curvature))
         for root, inverse in zip(self.roots, self.inverses, strict=True):
             total = total + root[:, None] * inverse * root
-        return _cho_factor(total)
+        return cho_factor(total)
 
     @functools.cached_property
     def _halves(self) -> list[Array]:
@@ -290,8 +307,10 @@ def solve_with_blocks(matrix: Array, ridge: Array, columns: Array, d: int) -> tu
     -------
     x (side, q) and the blocks (side / d, d, d).
     """
-    factor = _cho_factor(_shifted(matrix, ridge).T)  # symmetric: the transpose saves LAPACK a copy
-    x = _cho_solve(factor, columns)
+    factor = cho_factor(
+        with_ridge(np.array(matrix), ridge).T
+    )  # symmetric: the transpose saves LAPACK a copy
+    x = cho_solve(factor, columns)
     return x, _column_blocks(_inverse_root(factor), d)
 
 
@@ -309,13 +328,12 @@ def solve_blocks(blocks: Array, values: Array) -> Array:
         raise _singular() from None
 
 
-def _shifted(matrix: Array, ridge: Array) -> Array:
-    """Return a copy with `ridge` added on the diagonal."""
+def with_ridge(matrix: Array, ridge: Array | float) -> Array:
+    """Add a number, or one for each row, to the diagonal; the matrix may be overwritten."""
     if namespace(matrix) is not np:
-        return matrix + jnp.diag(ridge)
-    shifted = np.array(matrix, order="C")
-    shifted[np.diag_indices(len(ridge))] += ridge
-    return shifted
+        return matrix + jnp.diag(jnp.broadcast_to(ridge, len(matrix)))
+    matrix[np.diag_indices(len(matrix))] += ridge
+    return matrix
 
 
 def _inverse_root(factor: Any) -> Any:
@@ -339,7 +357,8 @@ def _column_blocks(lower: Array, d: int) -> Array:
     return xp.concatenate(blocks)
 
 
-def _cho_factor(matrix: Array) -> Any:
+def cho_factor(matrix: Array) -> Any:
+    """Factorise a symmetric positive definite matrix, which may be overwritten."""
     if namespace(matrix) is not np:
         factor = jax.scipy.linalg.cho_factor(matrix, lower=True)
         if not bool(jnp.isfinite(factor[0]).all()):
@@ -357,7 +376,8 @@ def _singular() -> FloatingPointError:
     )
 
 
-def _cho_solve(factor: Any, columns: Array) -> Any:
+def cho_solve(factor: Any, columns: Array) -> Any:
+    """Solve with a factor from `cho_factor`."""
     if namespace(columns) is np:
         return scipy.linalg.cho_solve(factor, columns, check_finite=False)
     return jax.scipy.linalg.cho_solve(factor, columns)
@@ -412,7 +432,7 @@ def _inner_products(classes: list[Array]) -> Array:
 
 def _inverse(matrix: Array) -> Any:
     """Invert a symmetric positive definite matrix, perhaps in its place."""
-    return _inverted(_cho_factor(matrix.T), overwrite=True)  # the transpose saves LAPACK a copy
+    return _inverted(cho_factor(matrix.T), overwrite=True)  # the transpose saves LAPACK a copy
 
 
 def _inverted(factor: Any, overwrite: bool = False) -> Any:
@@ -420,4 +440,13 @@ def _inverted(factor: Any, overwrite: bool = False) -> Any:
     if namespace(factor[0]) is not np:
         return jax.scipy.linalg.cho_solve(factor, jnp.eye(len(factor[0])))
     lower, _ = scipy.linalg.lapack.dpotri(factor[0], lower=True, overwrite_c=overwrite)
-    return np.tril(lower) + np.tril(lower, -1).T
+    return _mirrored(lower)
+
+
+def _mirrored(lower: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Copy what is below the diagonal above it, in place; tiles stay in cache."""
+    for i in range(0, len(lower), TILE):
+        rows = slice(i, i + TILE)
+        lower[rows, rows] = np.tril(lower[rows, rows]) + np.tril(lower[rows, rows], -1).T
+        lower[rows, i + TILE :] = lower[i + TILE :, rows].T
+    return lower

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from ._arrays import Array, finite, in_float64, local, namespace, real, to_numpy
 from ._checks import check_unmasked, is_whole
 from ._kernels import Kernel, check_inputs
+from ._low_rank import RANK, LowRank, pivoted_cholesky
 
 BLOCK_SIZE = 512  # rows; larger blocks fall out of cache, smaller ones pay for each call
 SAMPLE_ROWS = 16  # timed first, so that planning a slow kernel stays cheap
@@ -212,6 +213,13 @@ class Gram:
         xp = namespace(self.matrix)
         rounded = xp.asarray(self.matrix / largest, dtype=xp.float32)
         return Gram(self.n, self.outputs, _given=rounded), largest
+
+    @functools.cached_property
+    @in_float64
+    def low_rank(self) -> LowRank:
+        """A low-rank approximation of the square matrix, from below, for preconditioning."""
+        square = self.square()
+        return pivoted_cholesky(square, math.ceil(math.sqrt(RANK * len(square))))
 
     def square(self) -> Array:
         """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""

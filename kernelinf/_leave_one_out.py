@@ -201,7 +201,7 @@ def _estimated(model: Model, points: Points, refine: int, bar: tqdm) -> _Found:
     for problem, members in _by_ridge(model.problem, points):
         left_out = points[members]
         system = problem.system(model._outputs).prepared(len(members))
-        steps = _FirstSteps(problem, model, system, left_out) if system.direct else None
+        steps = _FirstSteps(problem, model, system, left_out) if system.factorised else None
         if steps is not None and not refine:
             outputs[members] = to_numpy(model._outputs[left_out] + steps.change)
             bar.update(len(members))

@@ -158,7 +158,8 @@ class Retrain(Method):
     """Exact retraining on the edited training set, by Newton's method to a gradient norm `tol`.
 
     It starts from a rough Newton step, which halves the work: the model's own coefficients, without
-    those of the forget set, are a worse start than zero. The squared loss starts from zero.
+    those of the forget set, are a worse start than zero. The squared loss starts from zero, and so
+    does any other when the step, at a very small `reg`, overshoots so far that zero is better.
     """
 
     tol: float = 1e-11
@@ -170,10 +171,10 @@ class Retrain(Method):
         """Compute the coefficients of one edited problem."""
         rows = _retained(problem)
         part = problem.take(rows)
-        if problem.loss.quadratic:
-            start = 0 * part.targets
-        else:
-            start, _ = _retained_step(problem, model, part, rows, tolerance=ROUGHLY)
+        start = 0 * part.targets
+        if not problem.loss.quadratic:
+            step, _ = _retained_step(problem, model, part, rows, tolerance=ROUGHLY)
+            start = _better(part, step, start)
         trained = Newton(self.tol).train(part, start, progress=False)
         alpha = _scatter(trained.alpha, rows, problem.gram.n)
         return Solved(alpha, np.zeros(1), np.array([trained.converged]))
@@ -375,6 +376,12 @@ def _retained_step(
     b = -(part.residual(alpha, outputs) + moved)
     solution = part.system(outputs).solve(b, tolerance)
     return alpha + solution.x, solution
+
+
+def _better(problem: Problem, alpha: Array, other: Array) -> Array:
+    """Return the coefficients of the lower risk; a risk that is no number counts as higher."""
+    risks = [problem.risk(a, problem.outputs(a)) for a in (alpha, other)]
+    return alpha if risks[0] <= risks[1] else other
 
 
 def _scatter(values: Array, rows: Points, n: int) -> Array:

@@ -10,17 +10,19 @@ from conjugate gradients or from a factorisation.
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, as_stack, dot, namespace, root_dot, unit
-from ._factorization import Factorization, cost, factorize
+from ._arrays import Array, as_stack, like, namespace, root_dot, unit
+from ._conjugate_gradients import conjugate_gradients
+from ._factorization import Factorization, Structured, cost, factorize, worth
 from ._gram import Gram
-from ._losses import HessianRoot
+from ._losses import HessianRoot, rounded
+from ._patience import Patience
+from ._preconditioner import Preconditioner
 
 TOLERANCE = 1e-12  # relative residual of a solve meant to be exact
 EPS = float(np.finfo(np.float64).eps)
@@ -28,8 +30,9 @@ MAX_ROUNDS = 6
 EXPECTED_ITERATIONS = 25  # of conjugate gradients, to weigh them against a factorisation
 MAX_FACTOR_BYTES = 4e9
 SINGLE_REDUCTION = 1e-5  # what one solve in float32 is asked for at most
+SINGLE_ITERATIONS = 200  # after which float64 goes on
 SINGLE_CONDITION = 1e5  # beyond which rounding in float32 spoils it
-MAX_ITERATIONS = 20_000  # of conjugate gradients, and never more than 20 an unknown
+SPOILED = 1e-6  # relative residual from which rounding is too much for a factorisation
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,8 @@ class System:
         The ridge, positive; or (s,), one for each column of a stack.
     direct
         Factorise A instead of iterating.
+    patience
+        Otherwise, how long conjugate gradients may go on before A is factorised after all.
     single
         Iterate in float32, which a refinement or an outer iteration in float64 has to follow.
     """
@@ -81,20 +86,40 @@ class System:
     root: HessianRoot
     rho: Any
     direct: bool
+    patience: Patience = field(default_factory=Patience)
     single: bool = False
 
     def prepared(self, columns: int) -> "System":
         """Return the system, factorised if that many right-hand sides (n, d) repay it."""
-        size, operations = cost(self.gram, self.root)
-        products = 2 * EXPECTED_ITERATIONS * columns * size
-        pays = operations < products and 8 * size <= MAX_FACTOR_BYTES
-        return replace(self, direct=self.direct or pays)
+        pays = worth(self.gram, self.root, columns) < EXPECTED_ITERATIONS
+        return replace(self, patience=Patience(0.0)) if pays else self
+
+    @property
+    def factorised(self) -> bool:
+        """Whether P comes from a factorisation, made when this is first asked for."""
+        return self.direct or (self.patience.exhausted and self._possible)
+
+    @property
+    def next_patience(self) -> Patience:
+        """Patience with the next system of an iteration, which is much like this one.
+
+        Each factorisation halves it, so that iterating in vain is not repeated in full; a solve
+        without one restores it.
+        """
+        if not self.patience.exhausted:
+            return Patience()
+        return Patience(self.patience.share / 2 if self._possible else float("inf"))
 
     def solve(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
         """Solve for one right-hand side (n, d) or a stack (n, d, s), refining until it is exact.
 
         The true residual is recomputed after every round, so that rounding in a badly conditioned
         system is repaired by the next one, and what cannot be repaired is reported.
+
+        Raises
+        ------
+        FloatingPointError
+            No round brought the residual down at all.
         """
         target = as_stack(b)
         xp = namespace(b)
@@ -120,6 +145,7 @@ class System:
             )
             if bool(((new <= self._enough(tolerance)) | (new > 0.1 * previous)).all()):
                 break
+        _check_progress(residuals)
         return Solution(x.reshape(b.shape), product.reshape(b.shape), residuals, iterations)
 
     def solve_transposed(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
@@ -130,9 +156,7 @@ class System:
         u, residual, iterations, remainder = 0 * b, 1.0, 0, b
         product, xp = u, namespace(b)
         for _ in range(MAX_ROUNDS):
-            # ||r||^2 / ||r||_K bounds the norm of r that belongs to K^-1 from below
-            reference = dot(remainder, remainder) / _norm(remainder, self.gram @ remainder)
-            inner, used = self._inner(remainder, 0.1 * tolerance / residual, reference)
+            inner, used = self._inner(remainder, 0.1 * tolerance / residual)
             trial = u + (remainder - self.gram @ inner) / self.rho
             trial_product = self.hessian(trial)
             trial_remainder = b - self.rho * trial - self.gram @ trial_product
@@ -142,7 +166,9 @@ class System:
                 u, product, remainder, residual = trial, trial_product, trial_remainder, new
             if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
-        return Solution(u, product, np.array([residual]), iterations)
+        residuals = np.array([residual])
+        _check_progress(residuals)
+        return Solution(u, product, residuals, iterations)
 
     def response(self, points: npt.NDArray[np.intp]) -> Array:
         """Return the diagonal blocks of S = K (rho I + W K)^-1 at some points, by factorising.
@@ -173,13 +199,15 @@ class System:
 
     def _enough(self, tolerance: float) -> float:
         """Return the residual to stop at: with a factor at hand, rounding costs little more."""
-        return EPS if self.direct else tolerance
+        return EPS if self.factorised else tolerance
 
     def correction(self, b: Array, product: Array, reduction: Any) -> tuple[Array, int]:
-        """Solve once, to a residual whose K-norm is `reduction` times that of b.
+        """Solve once, so that the error is at most `reduction` of the solution.
 
-        The K-norm sqrt(r^T K r) is the norm of the gradient in parameter space, so a Newton step
-        is solved no further than the progress it can make.
+        Both are measured in the norm of the risk's Hessian in parameter space, in which a Newton
+        step of relative error e leaves about e of the way to go: so it is solved no further than
+        the progress it can make. With z = L^T K x for the solution x, an error of z is at least
+        that of x in this norm, and z at most x itself.
 
         Parameters
         ----------
@@ -192,90 +220,103 @@ class System:
         -------
         The approximate solution (n, d, s) and the iterations used.
         """
-        reference = _norm(b, product)
-        inner, used = self._inner(product, reduction, reference)
+        inner, used = self._inner(product, reduction)
         return (b - inner) / self.rho, used
 
-    def _inner(self, v: Array, reduction: Any, reference: Array) -> tuple[Array, int]:
+    def _inner(self, v: Array, reduction: Any) -> tuple[Array, int]:
         """Return P v, P = L A^-1 L^T, and the iterations used."""
-        if self.direct:
+        if self.factorised:
             return self._factorization.apply(v), 0
         b = self.root.apply_transposed(v)
-        if self.single:
-            reduction = namespace(b).maximum(reduction, SINGLE_REDUCTION)
-            z, used = self._in_single(b, reduction * reference)
-        else:
-            z, used = conjugate_gradients(self._operator, b, self.rho, reduction * reference)
-        return self.root.apply(z), used
+        z, used, solved = (self._iterate_single if self.single else self._iterate)(b, reduction)
+        if not solved and self.factorised:
+            return self._factorization.apply(v), used
+        if not solved:
+            rest, more, _ = self._iterate(b - self._operator(z), reduction)
+            z, used = z + rest, used + more
+        return self.root.apply(z) / self.rho, used
 
-    def _in_single(self, b: Array, target: Array) -> tuple[Array, int]:
-        """Solve A z = b in float32, as (A / rho) z' = b / ||b||: scaled so, nothing overflows."""
-        xp = namespace(b)
+    def _iterate(self, b: Array, reduction: Any) -> tuple[Array, int, bool]:
+        """Solve (A / rho) z = b by conjugate gradients, as far as patience allows."""
+        price = worth(self.gram, self.root, b.shape[2])
+        z, used, solved = conjugate_gradients(
+            self._operator,
+            b,
+            reduction=reduction,
+            inverse=self._preconditioner,
+            most=self.patience.iterations(price) if self._fits else float("inf"),
+        )
+        self.patience.spent += used / price
+        return z, used, solved
 
-        def rounded(values: Any) -> Array:
-            return xp.asarray(values, dtype=xp.float32)
-
+    def _iterate_single(self, b: Array, reduction: Any) -> tuple[Array, int, bool]:
+        """Do the same in float32, with the kernel scaled so that nothing overflows."""
         gram, largest = self.gram.single
-        direction = None if self.root.direction is None else rounded(self.root.direction)
-        root = HessianRoot(rounded(self.root.scale * (largest / self.rho) ** 0.5), direction)
+        root = rounded(self.root, (largest / self.rho) ** 0.5)
 
         def operator(v: Array) -> Array:
             # v is orthogonal to the directions of L, as all that L^T returns, so that L scales it;
             # rounding spoils that slowly, and not within a few digits
             return v + root.apply_transposed(gram @ (root.scale * v))
 
-        size = root_dot(b, b)
-        size = xp.where(size > 0, size, 1.0)
-        norm = rounded(target * (self.rho**0.5 / size))
-        z, used = conjugate_gradients(operator, rounded(b / size), rounded(1.0), norm)
-        return z * (size / self.rho), used
+        xp, size = namespace(b), unit(b)
+        z, used, solved = conjugate_gradients(
+            operator,
+            xp.asarray(b / size, dtype=xp.float32),
+            reduction=xp.asarray(xp.maximum(reduction, SINGLE_REDUCTION), dtype=xp.float32),
+            inverse=self._preconditioner.single,
+            most=SINGLE_ITERATIONS,
+        )
+        return size * z, used, solved
 
     def _operator(self, v: Array) -> Array:
-        return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
+        return v + self.root.apply_transposed(self.gram @ self.root.apply(v)) / self.rho
+
+    @functools.cached_property
+    def _preconditioner(self) -> Preconditioner:
+        return Preconditioner(self.gram, self.root, self.rho)
+
+    @property
+    def _fits(self) -> bool:
+        """Whether there is one matrix A, not one for each of a stack, with room for its factors."""
+        one = self.root.scale.shape[2] == 1 and np.size(self.rho) == 1
+        return one and 8 * cost(self.gram, self.root)[0] <= MAX_FACTOR_BYTES
+
+    @functools.cached_property
+    def _possible(self) -> bool:
+        """Whether there is a factorisation: it fits, and rounding leaves it some digits."""
+        try:
+            return self._fits and self._factorization is not None
+        except FloatingPointError:
+            return False
 
     @functools.cached_property
     def _factorization(self) -> Factorization:
-        return factorize(self.gram, self.root, self.rho)
+        factor = factorize(self.gram, self.root, self.rho)
+        if isinstance(factor, Structured):
+            self._try(factor)
+        return factor
+
+    def _try(self, factor: Factorization) -> None:
+        """Refuse a factorisation that solves a random system much worse than rounding explains."""
+        shape = (self.gram.n, self.root.scale.shape[1], 1)
+        b = like(np.random.default_rng(0).normal(size=shape), self.root.scale)
+        x = (b - factor.apply(self.gram @ b)) / self.rho
+        missed = float(_relative(b - self.rho * x - self.hessian(self.gram @ x), b)[0])
+        condition = float(self.gram.diagonal.sum()) / self.rho
+        if not missed <= max(SPOILED, min(100 * EPS * condition, 0.01)):
+            raise FloatingPointError(
+                "the ridge is so small beside the kernel that rounding spoils the factorisation; "
+                "raise `reg`"
+            )
 
 
-def conjugate_gradients(
-    operator: Callable[[Array], Array], b: Array, rho: Any, target: Array
-) -> tuple[Array, int]:
-    """Solve A x = b, A = rho I + B with B = L^T K L, for a stack (n, d, s), one step size each.
-
-    Stops when sqrt(r^T B r) / rho, the K-norm of the residual that r leaves in the system that A
-    comes from, is at most `target` (s,). That costs no product: successive residuals
-    r = p - beta p' of conjugate directions have r^T A r = p^T A p + beta^2 p'^T A p'.
-
-    SciPy's solver takes one vector and stops on ||r||, which undersolves small eigenvalues: with it
-    the outer Newton iteration can stall.
-    """
-    xp, size = namespace(b), unit(b)
-    b, target = b / size, target / size
-    x, r, p = 0 * b, b, b
-    squared = dot(r, r)
-    beta, before = 0 * squared, 0 * squared
-    active = squared > 0
-    iteration = 0
-    most = min(MAX_ITERATIONS, 100 + 20 * b.shape[0] * b.shape[1])
-    while iteration < most and bool(xp.any(active)):
-        product = operator(p)
-        curvature = dot(p, product)
-        norm = xp.sqrt(xp.maximum(curvature + beta**2 * before - rho * squared, 0.0)) / rho
-        step = xp.where(active, squared / xp.where(active, curvature, 1.0), 0.0)
-        x, r = x + step * p, r - step * product
-        new = dot(r, r)
-        active = active & (norm > target) & (new > 0)
-        beta = xp.where(active, new / xp.where(active, squared, 1.0), 0.0)
-        p, squared, before = r + beta * p, new, curvature
-        iteration += 1
-    return size * x, iteration
-
-
-def _norm(v: Array, product: Array) -> Array:
-    """Return the K-norm of v from K v, and one where it is zero."""
-    norm = root_dot(v, product)
-    return namespace(v).where(norm > 0, norm, 1.0)
+def _check_progress(residuals: Array) -> None:
+    if bool((residuals >= 1).any()):
+        raise FloatingPointError(
+            "the ridge is lost in rounding beside the kernel: nothing of the system could be "
+            "solved; raise `reg`"
+        )
 
 
 def _relative(remainder: Array, b: Array) -> Array:

@@ -10,6 +10,7 @@ from ._arrays import Array, dot, like, namespace, root_dot
 from ._gram import Gram
 from ._losses import Loss
 from ._newton import System
+from ._patience import Patience
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -114,10 +115,11 @@ class Problem:
         penalty = float(dot(alpha, outputs - self.offset)) / 2
         return self.scale * (float((self.weights * losses).sum()) + self.rho * penalty)
 
-    def system(self, outputs: Array) -> System:
+    def system(self, outputs: Array, patience: Patience | None = None) -> System:
         """Return the linear system of a Newton step from these outputs."""
         root = self.loss.root(outputs, self.weights)
-        return System(self.gram, root, self.rho, direct=self.loss.quadratic)
+        direct = self.loss.quadratic
+        return System(self.gram, root, self.rho, direct, patience or Patience())
 
     def without(self, forget: npt.NDArray[np.intp]) -> "Problem":
         """Return the problem with weight zero on some points."""

@@ -16,6 +16,7 @@ from ._arrays import Array, as_stack, dot, finite, in_float64, like, real, to_nu
 from ._checks import is_number, is_whole
 from ._gram import Cross, Gram
 from ._losses import Loss, named
+from ._patience import Patience
 from ._problem import Problem, RegScale
 from ._targets import encode, encode_test
 
@@ -130,7 +131,7 @@ class Newton(Solver):
         """Train from the coefficients `start`, (n, d)."""
         zero = not bool((start != 0).any())
         alpha, outputs = start, problem.offset if zero else problem.outputs(start)
-        forcing, products = LOOSEST_SOLVE, int(not zero)
+        forcing, products, patience = LOOSEST_SOLVE, int(not zero), Patience()
         recorder = _Recorder(progress, None)
         tol = self.tol * min(1.0, problem.gradient_size())
         while True:
@@ -145,9 +146,10 @@ class Newton(Solver):
                 break
             if steps:
                 forcing = min(LOOSEST_SOLVE, 0.9 * min(1.0, norm / recorder.rows[-2][1]) ** 2)
-            system = problem.system(outputs)
+            system = problem.system(outputs, patience)
             accuracy = max(forcing, 0.3 * tol / norm)
             step, used = system.correction(as_stack(b), as_stack(product), accuracy)
+            patience = system.next_patience
             step = step[:, :, 0]
             change = problem.gram @ step
             products += used + 1
@@ -572,7 +574,7 @@ def _line_search(
     _check_finite(end, TOO_LARGE)
     if start >= 0 or end <= -0.1 * start:
         return 1.0
-    return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-3)
+    return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-12, rtol=1e-2)
 
 
 def _stalled(rows: list[tuple[float, float, int]]) -> bool:
