@@ -43,3 +43,4 @@ from ._training import fit as fit
 from ._update import Effect as Effect
 from ._update import Update as Update
 from ._version import __version__ as __version__
+from .evaluation import audit as audit
