@@ -113,6 +113,7 @@ class Gram:
     block_size: int = BLOCK_SIZE
     progress: bool = False
     _given: Array | None = None
+    _whole: tuple["Gram", npt.NDArray[np.intp]] | None = None  # what this is a part of, and which
 
     def __repr__(self) -> str:
         blocks = "" if self.outputs is None else f", blocks of {self.outputs} outputs"
@@ -158,7 +159,7 @@ class Gram:
         xp = namespace(self.matrix)
         columns_axis = self.matrix.ndim // 2
         part = xp.take(xp.take(self.matrix, rows, axis=0), rows, axis=columns_axis)
-        return Gram(len(rows), self.outputs, _given=part)
+        return Gram(len(rows), self.outputs, _given=part, _whole=(self, rows))
 
     @in_float64
     def extend(self, x_new: npt.ArrayLike, name: str = "x_new") -> "Gram":
@@ -218,6 +219,9 @@ class Gram:
     @in_float64
     def low_rank(self) -> LowRank:
         """A low-rank approximation of the square matrix, from below, for preconditioning."""
+        if self._whole is not None:  # rows of the whole matrix's factor are a factor of the part
+            whole, rows = self._whole
+            return whole.low_rank.take(rows, self.outputs or 1)
         square = self.square()
         return pivoted_cholesky(square, math.ceil(math.sqrt(RANK * len(square))))
 

@@ -31,6 +31,11 @@ class LowRank:
         enough = int(np.searchsorted(-self.errors, -error))
         return self.factor[:, : min(most, enough)]
 
+    def take(self, points: npt.NDArray[np.intp], d: int) -> "LowRank":
+        """Return that of some points, with d rows each: what it leaves over is no more."""
+        rows = (d * points[:, None] + np.arange(d)).reshape(-1)
+        return LowRank(self.factor[rows], self.errors)
+
 
 def pivoted_cholesky(matrix: Array, rank: int) -> LowRank:
     """Factorise a matrix (side, side) from `rank` of its columns, drawn by what is left of them.

@@ -25,7 +25,7 @@ Form = Literal["masked", "sliced", "grouped"]
 
 ROUGHLY = 0.1  # relative residual of a step that only starts an iteration
 SLICE_FROM = 0.15  # forgotten share from which a copy of the retained Gram pays (measured)
-SLICE_STACK_FROM = 0.7  # the same for many removals, whose masked forms share their products
+SLICE_STACK_FROM = 0.6  # the same for many removals, whose masked forms share their products
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +122,9 @@ class NewtonStep(Method):
     """
 
     form: Form | None = None
+
+    def __repr__(self) -> str:
+        return "NewtonStep()" if self.form is None else f"NewtonStep({self.form!r})"
 
     def __post_init__(self) -> None:
         if self.form not in (None, "masked", "sliced", "grouped"):

@@ -274,7 +274,7 @@ class System:
 
     @functools.cached_property
     def _preconditioner(self) -> Preconditioner:
-        return Preconditioner(self.gram, self.root, self.rho)
+        return Preconditioner(self.gram, self.root, self.rho, narrow=self.single)
 
     @property
     def _fits(self) -> bool:

@@ -22,18 +22,22 @@ from ._gram import Gram
 from ._losses import HessianRoot, rounded
 from ._low_rank import RANK
 
-STACK_SHARE = 4  # how much narrower F is in a stack
+NARROW = 4  # how much narrower F is for iterations in float32
 LEFT_OVER = 0.01  # trace of L^T (K - F F^T) L, over rho, from which a larger F gains nothing
 EPS, SMALLEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """M for the system of a loss whose Hessian has this root; rho M^-1 v when called."""
+    """M for the system of a loss whose Hessian has this root; rho M^-1 v when called.
+
+    `narrow` makes F narrower, for iterations in float32, which are cheap beside it.
+    """
 
     gram: Gram
     root: HessianRoot
     rho: Any
+    narrow: bool = False
 
     def __call__(self, v: Array) -> Array:
         """Return rho M^-1 v for a stack (n, d, s), M / rho being what approximates A / rho."""
@@ -56,14 +60,13 @@ class Preconditioner:
     def _factor(self) -> Array:
         """F, (n, k), or (n d, k) for full blocks.
 
-        As wide as makes the small matrix in the time of a few products, 2 n^2 d operations each; in
-        a stack, whose products are faster, a quarter of that.
+        As wide as makes the small matrix in the time of a few products, 2 n^2 d operations each.
         """
         n, d, _ = self.root.scale.shape
         side = n * d if self.gram.outputs is not None else n / d
         curvature = max(float((self.root.scale**2).max()), SMALLEST)
         error = LEFT_OVER * float(np.min(self.rho)) / curvature
-        width = math.ceil(math.sqrt(RANK * side) / (1 if self._stacked == 1 else STACK_SHARE))
+        width = math.ceil(math.sqrt(RANK * side) / (NARROW if self.narrow else 1))
         return like(self.gram.low_rank.columns(width, error), self.gram.matrix)
 
     @property

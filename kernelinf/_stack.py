@@ -89,16 +89,16 @@ class Stack:
         largest = ROUNDING_SHARE * self.gradient_sizes()
         return namespace(alpha).minimum(self.scale * EPS * change * distance, largest)
 
-    def system(self, outputs: Array) -> System:
-        """Return the linear system of a Newton step from these outputs.
-
-        It iterates in float32 where the largest condition number it can have allows that.
-        """
-        root = self.problem.loss.root(outputs, self.weights)
+    @property
+    def single(self) -> bool:
+        """Whether the largest condition number that a system can have allows float32."""
         trace = float(self.problem.gram.diagonal.sum())
-        condition = self.problem.loss.curvature * trace / self.rho.min()
-        single = bool(condition <= SINGLE_CONDITION)
-        return System(self.problem.gram, root, self.rho, direct=False, single=single)
+        return bool(self.problem.loss.curvature * trace <= SINGLE_CONDITION * self.rho.min())
+
+    def system(self, outputs: Array) -> System:
+        """Return the linear system of a Newton step from these outputs."""
+        root = self.problem.loss.root(outputs, self.weights)
+        return System(self.problem.gram, root, self.rho, direct=False, single=self.single)
 
     def columns(self, chosen: Any) -> "Stack":
         """Return some of the problems, by indices or a mask."""
