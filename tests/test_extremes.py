@@ -130,13 +130,18 @@ def calls(edge, model):
             yield f"perturb {name} {method}", partial(ki.perturb, model, method=method, **edit)
     for method in SINGLE:
         yield f"self_influence {method}", partial(ki.self_influence, model, method=method)
-        for of in ("loss", "margin"):
-            top = partial(ki.top_influence, model, *asked, 1, of=of, method=method)
-            yield f"top_influence {of} {method}", top
-        for of in ("loss", "outputs", "margin"):
-            for options in ({}, {"total": True}, {"normalise": "relatif"}):
-                score = partial(ki.influence, model, *asked, of=of, method=method, **options)
-                yield f"influence {of} {method} {options}", score
+        top = partial(ki.top_influence, model, *asked, 1, method=method)
+        yield f"top_influence {method}", top
+        for options in (
+            {"of": "loss"},
+            {"of": "margin"},
+            {"of": "outputs"},
+            {"of": "outputs", "total": True},
+            {"of": "loss", "normalise": "relatif"},
+            {"of": "margin", "total": True, "normalise": "relatif"},
+        ):
+            score = partial(ki.influence, model, *asked, method=method, **options)
+            yield f"influence {method} {options}", score
 
 
 def removed(model, forget, method, asked):
