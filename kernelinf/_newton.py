@@ -91,12 +91,11 @@ class System:
     def next_patience(self) -> Patience:
         """Patience with the next system of an iteration, which is much like this one.
 
-        Each factorisation halves it, so that iterating in vain is not repeated in full; a solve
-        without one restores it.
+        Half as much after a factorisation, so that iterating in vain is not repeated in full.
         """
         if not self.patience.exhausted:
             return Patience()
-        return Patience(self.patience.share / 2 if self._possible else float("inf"))
+        return Patience(0.5 if self._possible else float("inf"))
 
     def solve(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
         """Solve for one right-hand side (n, d) or a stack (n, d, s), refining until it is exact.
