@@ -6,6 +6,7 @@ scores them all.
 """
 
 from . import datasets as datasets
+from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
 from ._gram import Cross as Cross
@@ -20,9 +21,17 @@ from ._kernels import linear as linear
 from ._kernels import rbf as rbf
 from ._leave_one_out import LeaveOneOut as LeaveOneOut
 from ._leave_one_out import leave_one_out as leave_one_out
+from ._methods import FirstOrder as FirstOrder
+from ._methods import NewtonStep as NewtonStep
+from ._methods import Retrain as Retrain
+from ._methods import SecondOrder as SecondOrder
 from ._neural_tangents import stax as stax
 from ._perturbation import perturb as perturb
+from ._reg_path import RegPath as RegPath
+from ._reg_path import reg_path as reg_path
 from ._removal import remove as remove
+from ._removals import Updates as Updates
+from ._removals import remove_many as remove_many
 from ._scores import InfluenceMatrix as InfluenceMatrix
 from ._scores import Representer as Representer
 from ._training import ClosedForm as ClosedForm
@@ -32,8 +41,6 @@ from ._training import Model as Model
 from ._training import Newton as Newton
 from ._training import fit as fit
 from ._update import Effect as Effect
-from ._update import FirstOrder as FirstOrder
-from ._update import NewtonStep as NewtonStep
-from ._update import Retrain as Retrain
 from ._update import Update as Update
 from ._version import __version__ as __version__
+from .evaluation import audit as audit

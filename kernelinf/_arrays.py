@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from ._checks import check_unmasked
+
 Array = npt.NDArray[np.float64]  # or a float64 JAX array: both speak the array API
 
 P = ParamSpec("P")
@@ -15,11 +17,15 @@ T = TypeVar("T")
 
 
 def in_float64(function: Callable[P, T]) -> Callable[P, T]:
-    """Run a function with JAX in float64, whatever the global setting, and restore the setting."""
+    """Run a function with JAX in float64, whatever the global setting, and restore the setting.
+
+    NumPy is kept from warning of values beyond float64, as JAX never does: what a function returns
+    is checked instead, since an overflow on the way may be harmless.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), np.errstate(all="ignore"):
             return function(*args, **kwargs)
 
     return wrapped
@@ -49,12 +55,20 @@ def real(values: Any, name: str) -> Array:
     ------
     TypeError
         They are complex, or no numbers.
+    ValueError
+        Some are masked.
     """
+    check_unmasked(values, name)
     given = local(values)
     array = given if isinstance(given, jax.Array) else np.asarray(given)
     if array.dtype.kind not in "biuf" and not jax.numpy.issubdtype(array.dtype, np.floating):
         raise TypeError(f"`{name}` has dtype {array.dtype}; pass real numbers")
     return namespace(array).asarray(array, dtype=np.float64)
+
+
+def finite(*arrays: Array) -> bool:
+    """Tell whether all values are numbers, neither NaN nor infinite."""
+    return all(bool(namespace(array).isfinite(array).all()) for array in arrays)
 
 
 def count(points: Any) -> int:
@@ -70,6 +84,25 @@ def to_numpy(array: Array) -> Array:
 def dot(a: Array, b: Array) -> Array:
     """Inner products over points and outputs: (n, d, ...) and (n, d, ...) give (...)."""
     return namespace(a).einsum("nd...,nd...->...", a, b)
+
+
+def unit(v: Array) -> Array:
+    """Return the largest size of an entry in each column of a stack (n, d, ...), one if zero.
+
+    Squares of what was divided by it neither overflow nor vanish.
+    """
+    xp = namespace(v)
+    largest = xp.max(xp.abs(v), axis=(0, 1))
+    return xp.where(largest > 0, largest, 1.0)
+
+
+def root_dot(v: Array, product: Array) -> Array:
+    """Return the roots of the inner products of stacks v and A v, (n, d, ...); zero if negative.
+
+    With A = I the Euclidean norms.
+    """
+    size = unit(v)
+    return size * namespace(v).sqrt(dot(v / size, product / size).clip(0.0))
 
 
 def as_stack(v: Array) -> Array:

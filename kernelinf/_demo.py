@@ -17,11 +17,12 @@ from ._arrays import Array
 from ._gram import Cross
 from ._influence import influence
 from ._losses import accuracy
+from ._methods import FirstOrder, NewtonStep, Retrain
 from ._removal import remove
 from ._scores import InfluenceMatrix
 from ._text import correlation, decimals, error, label
 from ._training import Model, fit
-from ._update import Effect, FirstOrder, NewtonStep, Retrain
+from ._update import Effect
 from .datasets import Dataset
 
 SHOWN = 10  # test points in a table

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
-from ._arrays import Array, in_float64, local, namespace, real, to_numpy
+from ._arrays import Array, finite, in_float64, local, namespace, real, to_numpy
+from ._checks import check_unmasked, is_whole
 from ._kernels import Kernel, check_inputs
 from ._low_rank import RANK, LowRank, pivoted_cholesky
 
@@ -146,10 +147,11 @@ class Gram:
 
     def __matmul__(self, v: Array) -> Array:
         # A symmetric matrix may stand on either side: BLAS takes half the time with the skinny
-        # factor on the left.
+        # factor on the left. With points last in memory, as in what is returned, nothing is copied.
         square = self.square()
-        product = (v.reshape(len(square), -1).T @ square).T
-        return product.copy().reshape(v.shape)  # row by row again, as v is
+        if self.outputs is None:
+            return (v.T.reshape(-1, self.n) @ square).reshape(v.T.shape).T
+        return (v.reshape(len(square), -1).T @ square).T.reshape(v.shape)
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Gram":
         """Return the Gram matrix of some of the points, (m,) indices, as a copy."""
@@ -196,8 +198,21 @@ class Gram:
     @in_float64
     def norm(self) -> float:
         """Frobenius norm of the matrix: a bound on its largest eigenvalue."""
-        square = self.square()
-        return float(namespace(square).sqrt((square * square).sum()))
+        square, largest = self.square(), float(self.diagonal.max())
+        if largest == 0:
+            return 0.0
+        starts = range(0, len(square), BLOCK_SIZE)  # no second matrix, and no squares to overflow
+        parts = (square[i : i + BLOCK_SIZE] / largest for i in starts)
+        return largest * math.sqrt(sum(float((part * part).sum()) for part in parts))
+
+    @functools.cached_property
+    @in_float64
+    def single(self) -> tuple["Gram", float]:
+        """The matrix over its largest entry in float32, as a Gram matrix, and that entry."""
+        largest = float(self.diagonal.max()) or 1.0
+        xp = namespace(self.matrix)
+        rounded = xp.asarray(self.matrix / largest, dtype=xp.float32)
+        return Gram(self.n, self.outputs, _given=rounded), largest
 
     @functools.cached_property
     @in_float64
@@ -258,7 +273,7 @@ class Gram:
                 f"`x_test` has shape {matrix.shape}; this Gram takes the kernel between "
                 f"test and training points, shape ({wanted})"
             )
-        if not bool(namespace(matrix).isfinite(matrix).all()):
+        if not finite(matrix):
             raise ValueError("`x_test` (the cross kernel) holds NaN or infinite values")
         return Cross(matrix)
 
@@ -349,7 +364,7 @@ def _bordered(matrix: Array, rows: Array, name: str) -> Array:
 
 
 def _check_block_size(block_size: int | None) -> None:
-    if block_size is not None and (not isinstance(block_size, int | np.integer) or block_size < 1):
+    if block_size is not None and not (is_whole(block_size) and block_size > 0):
         raise ValueError(f"`block_size` is {block_size!r}; pass a positive number of rows")
 
 
@@ -402,7 +417,7 @@ def _block(
     (i, j), (height, width) = start, size
     above, left = _padded(rows, i, height), _padded(columns, j, width)
     values = np.asarray(kernel.block(above, left))[: len(rows) - i, : len(columns) - j]
-    if not np.isfinite(values).all():
+    if not finite(values):
         raise FloatingPointError(
             f"the kernel is NaN or infinite in rows {i} to {i + len(values) - 1}, columns {j} to "
             f"{j + values.shape[1] - 1}; scale the inputs, or lower w_std or the depth"
@@ -435,6 +450,7 @@ def _timed(kernel: Kernel, sample: npt.NDArray[Any]) -> float:
 
 
 def _checked_matrix(given: Any) -> Array:
+    check_unmasked(given, "kernel")
     matrix = local(given)
     if not hasattr(matrix, "dtype"):
         matrix = np.asarray(matrix)
@@ -443,7 +459,7 @@ def _checked_matrix(given: Any) -> Array:
     _check_square(matrix.shape)
     rounding = float(np.finfo(matrix.dtype if matrix.dtype.kind == "f" else np.float64).eps)
     matrix = namespace(matrix).asarray(matrix, dtype=np.float64)
-    if not bool(namespace(matrix).isfinite(matrix).all()):
+    if not finite(matrix):
         raise ValueError("`kernel` (a precomputed matrix) holds NaN or infinite values")
     square = _symmetrised(_square(matrix), rounding)
     _check_positive(to_numpy(square), rounding)

@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, in_float64, namespace, to_numpy
+from ._arrays import Array, finite, in_float64, namespace, to_numpy
+from ._checks import is_whole
 from ._gram import Cross
+from ._methods import Method
 from ._scores import InfluenceMatrix, Of, Representer, Top, check_top, ranked
 from ._single import Removals, columns_at_once, removals
 from ._test_points import TestPoints, check_model, one_hot, progress_bar, test_points
 from ._training import ConvergenceWarning, Model, rounding
-from ._update import Method
 
 Normalise = Literal["relatif"]
 
@@ -250,7 +251,7 @@ def representer(
     """
     check_model(model)
     d = model.problem.targets.shape[1]
-    if output is not None and output not in range(d):
+    if output is not None and not (is_whole(output) and 0 <= output < d):
         raise ValueError(f"`output` is {output!r}; pass a number from 0 to {d - 1}, or None")
     cross, alpha = model.gram.cross(x_test), model._alpha
     chosen = slice(None) if output is None else slice(output, output + 1)
@@ -258,7 +259,7 @@ def representer(
         values = cross.matrix[:, None, :] * alpha.T[chosen]
     else:
         values = namespace(alpha).einsum("tanb,nb->tan", cross.matrix[:, chosen], alpha)
-    if not bool(namespace(values).isfinite(values).all()):
+    if not finite(values):
         raise FloatingPointError("shares of the outputs are NaN or infinite; scale the kernel down")
     dims: tuple[str, ...] = ("test", "output", "train")
     if output is not None:
@@ -333,7 +334,7 @@ def _check(model: Model, scores: Array, residual: float) -> None:
 
 
 def _check_finite(scores: Array) -> None:
-    if not bool(namespace(scores).isfinite(scores).all()):
+    if not finite(scores):
         raise FloatingPointError("scores are NaN or infinite; raise the model's `reg`")
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, in_float64
-from ._neural_tangents import neural_tangents, uses_dropout
+from ._checks import check_unmasked, is_number
+from ._neural_tangents import is_builder, neural_tangents, uses_dropout
 
 KINDS = ("ntk", "nngp")
 DIAGONAL_CHUNK = 16  # a pair of 32 x 32 images under global pooling takes 8 MB a layer
@@ -265,13 +266,14 @@ def rbf(length_scale: float) -> Kernel:
     ----------
     Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, eq. 2.16.
     """
-    if not 0 < length_scale < float("inf"):
+    if not (is_number(length_scale) and length_scale > 0):
         raise ValueError(f"`length_scale` is {length_scale!r}; pass a positive, finite number")
     return _Rbf(float(length_scale))
 
 
 def check_inputs(x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """Return points as a NumPy array of floats, or say what is wrong with the argument `name`."""
+    check_unmasked(x, name)
     points = np.asarray(x)
     _check_dtype(points, name)
     if points.ndim < 2 or points.size == 0:
@@ -298,6 +300,11 @@ def _check_dtype(points: npt.NDArray[Any], name: str) -> None:
 
 def _kernel_fn(network: Any) -> Callable[..., Any]:
     layer = network[2] if isinstance(network, tuple | list) and len(network) == 3 else network
+    if is_builder(layer):
+        raise TypeError(
+            f"`network` is the function {layer.__name__}; pass what it returns, such as "
+            "ki.networks.fcnn(depth=3)"
+        )
     if not callable(layer):
         raise TypeError(
             f"`network` is a {type(network).__name__}; pass the (init_fn, apply_fn, kernel_fn) of "

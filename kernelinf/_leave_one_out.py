@@ -12,7 +12,6 @@ left-out points at once, as one stack of systems that differ in their Hessians.
 """
 
 import functools
-import numbers
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,19 +20,20 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from ._arrays import Array, dot, in_float64, like, namespace, to_numpy
-from ._factorization import solve_with_blocks
+from ._arrays import Array, as_stack, finite, in_float64, like, namespace, to_numpy
+from ._checks import is_whole
+from ._factorization import solve_blocks, solve_with_blocks
 from ._losses import HessianRoot, accuracy
 from ._newton import System
 from ._problem import Problem
 from ._removal import present_indices
+from ._stack import Stack
 from ._training import ConvergenceWarning, Model, rounding
 
 Points = npt.NDArray[np.intp]
 
 STACK_BYTES = 16e6  # size of one stack (n, d, s); about a dozen are alive at once
 REFINED = 1e-8  # relative accuracy of a further step's solve: the next one squares its error
-HALVINGS = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def leave_one_out(
     """
     if not isinstance(model, Model):
         raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
-    if isinstance(refine, bool) or not isinstance(refine, numbers.Integral) or refine < 0:
+    if not is_whole(refine) or refine < 0:
         raise ValueError(f"`refine` is {refine!r}; pass a number of Newton steps, zero or more")
     problem = model.problem
     indices = _chosen(points, to_numpy(problem.weights))
@@ -129,13 +129,13 @@ def leave_one_out(
     else:
         with tqdm(total=len(indices), desc="Leave-one-out", disable=not progress) as bar:
             found = _estimated(model, indices, int(refine), bar)
-    if not np.isfinite(found.outputs).all():
-        raise FloatingPointError("outputs are NaN or infinite; raise the model's `reg`")
     targets = to_numpy(problem.targets)[indices]
     right = None if model.classes is None else accuracy(found.outputs, targets)
     losses = problem.loss.value(found.outputs, targets)
-    exact = problem.loss.quadratic
-    return LeaveOneOut(found.outputs, losses, indices, exact, right, found.gradient_norms)
+    norms, exact = found.gradient_norms, problem.loss.quadratic
+    if not finite(found.outputs, losses, *([] if norms is None else [norms])):
+        raise FloatingPointError("outputs or losses are NaN or infinite; raise the model's `reg`")
+    return LeaveOneOut(found.outputs, losses, indices, exact, right, norms)
 
 
 def _chosen(points: npt.ArrayLike | None, weights: Array) -> Points:
@@ -189,7 +189,7 @@ def _closed_form(problem: Problem, points: Points) -> Array:
     ridge = xp.repeat(problem.rho / problem.weights, k)
     columns = (problem.targets - problem.offset).reshape(len(square), -1)
     solved, blocks = solve_with_blocks(square, ridge, columns, k)
-    error = xp.linalg.solve(blocks, solved.reshape(len(rows), k, -1))
+    error = solve_blocks(blocks, solved.reshape(len(rows), k, -1))
     outputs = problem.targets - error.reshape(problem.targets.shape)
     return to_numpy(outputs)[np.searchsorted(rows, points)]
 
@@ -207,9 +207,9 @@ def _estimated(model: Model, points: Points, refine: int, bar: tqdm) -> _Found:
             bar.update(len(members))
             continue
         for rows in _blocks(problem, len(members)):
-            stack = _Stack(problem, left_out[rows])
-            step = stack.first(model) if steps is None else steps.stacked(rows)
-            found = stack.outputs(model, step, refine)
+            stack = _without(problem, left_out[rows])
+            step = _first(stack, model) if steps is None else steps.stacked(rows)
+            found = _walked(stack, left_out[rows], model, step, refine)
             outputs[members[rows]] = found.outputs
             if found.gradient_norms is not None:
                 norms[members[rows]] = found.gradient_norms * model.problem.reg / problem.rho
@@ -285,7 +285,7 @@ class _FirstSteps:
         curvature = _hessians(self.system.root, self.points, k)
         gradient = self._gradient.reshape(m, k, -1)
         b = response @ gradient - drift.product[self.points].reshape(m, k, -1)
-        change = xp.linalg.solve(xp.eye(k) - response @ curvature, b)
+        change = solve_blocks(xp.eye(k) - response @ curvature, b)
         return change.reshape(m, -1), (gradient + curvature @ change).reshape(m, -1)
 
     @property
@@ -304,76 +304,36 @@ def _hessians(root: HessianRoot, points: Points, k: int) -> Array:
     return part.apply(part.apply_transposed(unit))
 
 
-@dataclass(frozen=True, eq=False)
-class _Stack:
-    """Problems that each lack one point, with coefficients and outputs (n, d, s).
+def _without(problem: Problem, points: Points) -> Stack:
+    """Return the problems that each lack one point."""
+    kept = np.arange(problem.gram.n)[:, None] != points
+    return Stack(problem, problem.weights[:, None] * like(kept, problem.weights))
 
-    Attributes
-    ----------
-    problem
-        All points, at the ridge without one.
-    points
-        The left-out ones, (s,).
-    """
 
-    problem: Problem
-    points: Points
+def _first(stack: Stack, model: Model) -> _Step:
+    """Return the Newton steps from the model, solved like a single removal."""
+    alpha, outputs = as_stack(model._alpha), as_stack(model._outputs)
+    solution = stack.system(outputs).solve(-stack.residual(alpha, outputs))
+    _check(solution.residual, stack.problem)
+    return _Step(solution.x, solution.product)
 
-    def first(self, model: Model) -> _Step:
-        """Return the Newton steps from the model, solved like a single removal."""
-        b = -self._residual(model._alpha[:, :, None], model._outputs[:, :, None])
-        solution = self._system(model._outputs[:, :, None]).solve(b)
-        _check(solution.residual, self.problem)
-        return _Step(solution.x, solution.product)
 
-    def outputs(self, model: Model, step: _Step, refine: int) -> _Found:
-        """Return the outputs at the left-out points after `refine` steps more."""
-        alpha, outputs = model._alpha[:, :, None], model._outputs[:, :, None]
-        if not refine:
-            return _Found(self._own(outputs + step.outputs))
-        for _ in range(refine):
-            alpha, outputs = self._move(alpha, outputs, step)
-            step = self._newton(alpha, outputs)
-        alpha, outputs = self._move(alpha, outputs, step)
-        residual = self._residual(alpha, outputs)
-        squared = dot(residual, self.problem.gram @ residual)
-        return _Found(self._own(outputs), to_numpy(squared).clip(0.0) ** 0.5)
+def _walked(stack: Stack, points: Points, model: Model, step: _Step, refine: int) -> _Found:
+    """Return the outputs at the left-out points after `refine` steps more."""
+    at = stack.place(model._alpha, model._outputs)
+    if not refine:
+        return _Found(_own(at.outputs + step.outputs, points))
+    for remaining in range(refine, -1, -1):
+        at = stack.moved(at, step.alpha, step.outputs)
+        if remaining:
+            solution = stack.system(at.outputs).solve(-at.residual, REFINED)
+            step = _Step(solution.x, solution.product)
+    return _Found(_own(at.outputs, points), to_numpy(stack.gradient_norms(at.residual)))
 
-    def _own(self, outputs: Array) -> Array:
-        """Return each problem's outputs at its left-out point, (s, d)."""
-        return to_numpy(outputs)[self.points, :, np.arange(len(self.points))]
 
-    @functools.cached_property
-    def _weights(self) -> Array:
-        """(n, s)."""
-        kept = np.arange(self.problem.gram.n)[:, None] != self.points
-        return self.problem.weights[:, None] * like(kept, self.problem.weights)
-
-    def _residual(self, alpha: Array, outputs: Array) -> Array:
-        gradient = self.problem.loss.gradient(outputs, self.problem.targets[:, :, None])
-        return self.problem.rho * alpha + self._weights[:, None, :] * gradient
-
-    def _system(self, outputs: Array) -> System:
-        root = self.problem.loss.root(outputs, self._weights)
-        return System(self.problem.gram, root, self.problem.rho, direct=False)
-
-    def _newton(self, alpha: Array, outputs: Array) -> _Step:
-        b = -self._residual(alpha, outputs)
-        step, _ = self._system(outputs).correction(b, self.problem.gram @ b, REFINED)
-        return _Step(step, self.problem.gram @ step)
-
-    def _move(self, alpha: Array, outputs: Array, step: _Step) -> tuple[Array, Array]:
-        """Take each problem's step, halved until its risk no longer rises steeply at the end."""
-        xp = namespace(outputs)
-        slope = dot(self._residual(alpha, outputs), step.outputs)
-        length = xp.ones(len(self.points))
-        for _ in range(HALVINGS):
-            trial = alpha + length * step.alpha, outputs + length * step.outputs
-            far = (slope < 0) & (dot(self._residual(*trial), step.outputs) > -0.1 * slope)
-            if not bool(far.any()):
-                break
-            length = xp.where(far, length / 2, length)
-        return trial
+def _own(outputs: Array, points: Points) -> Array:
+    """Return each problem's outputs at its left-out point, (s, d)."""
+    return to_numpy(outputs)[points, :, np.arange(len(points))]
 
 
 def _check(residual: float, problem: Problem) -> None:

@@ -5,6 +5,7 @@ Outputs are (n, d), or (n, d, s) for a stack of s problems: axis 1 always runs o
 
 import abc
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,15 @@ class HessianRoot:
         direction = xp.broadcast_to(self.direction, v.shape)
         along = xp.einsum("nds,nds->ns", direction, v)  # five times as fast as a product and a sum
         return v - self.direction * along[:, None]
+
+
+def rounded(root: HessianRoot, factor: Any = 1.0) -> HessianRoot:
+    """Return a multiple of a root in float32."""
+    xp, direction = namespace(root.scale), root.direction
+    scale = xp.asarray(root.scale * factor, dtype=xp.float32)
+    return HessianRoot(
+        scale, None if direction is None else xp.asarray(direction, dtype=xp.float32)
+    )
 
 
 class Loss(abc.ABC):

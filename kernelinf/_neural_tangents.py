@@ -91,6 +91,13 @@ _linear: Any = importlib.import_module("neural_tangents._src.stax.linear")
 _requirements: Any = importlib.import_module("neural_tangents._src.stax.requirements")
 
 
+def is_builder(thing: Any) -> bool:
+    """Whether it is a function that builds a network or a layer, and has yet to be called."""
+    home = getattr(thing, "__module__", None) or ""
+    of_stax = home.startswith("neural_tangents._src.stax")  # which marks what it built
+    return home == "kernelinf.networks" or (of_stax and _requirements.get_req(thing) is None)
+
+
 def uses_dropout(kernel_fn: Callable[..., Any]) -> bool:
     """Whether a network of stax has a Dropout layer in its "train" mode."""
     return bool((_requirements.get_req(kernel_fn) or {}).get("use_dropout", False))

@@ -11,15 +11,16 @@ from conjugate gradients or from a factorisation.
 
 import functools
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, as_stack, dot, like, namespace
+from ._arrays import Array, as_stack, like, namespace, root_dot, unit
 from ._conjugate_gradients import conjugate_gradients
 from ._factorization import Factorization, Structured, cost, factorize, worth
 from ._gram import Gram
-from ._losses import HessianRoot
+from ._losses import HessianRoot, rounded
 from ._patience import Patience
 from ._preconditioner import Preconditioner
 
@@ -28,6 +29,9 @@ EPS = float(np.finfo(np.float64).eps)
 MAX_ROUNDS = 6
 EXPECTED_ITERATIONS = 25  # of conjugate gradients, to weigh them against a factorisation
 MAX_FACTOR_BYTES = 4e9
+SINGLE_REDUCTION = 1e-5  # what one solve in float32 is asked for at most
+SINGLE_ITERATIONS = 200  # after which float64 goes on
+SINGLE_CONDITION = 1e5  # beyond which rounding in float32 spoils it
 SPOILED = 1e-6  # relative residual from which rounding is too much for a factorisation
 
 
@@ -41,16 +45,21 @@ class Solution:
         The shape of the right-hand side, (n, d) or (n, d, s).
     product
         K x, same shape.
-    residual
-        Relative residual ||b - (rho I + W K) x|| / ||b||, recomputed from x; the worst of a stack.
+    residuals
+        Relative residual ||b - (rho I + W K) x|| / ||b||, recomputed from x; one a column, (s,).
     iterations
         Conjugate gradient iterations, zero for a direct solve.
     """
 
     x: Array
     product: Array
-    residual: float
+    residuals: Array
     iterations: int
+
+    @property
+    def residual(self) -> float:
+        """The worst relative residual of the stack."""
+        return float(self.residuals.max())
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +73,21 @@ class System:
     root
         L.
     rho
-        The ridge, positive.
+        The ridge, positive; or (s,), one for each column of a stack.
     direct
         Factorise A instead of iterating.
     patience
         Otherwise, how long conjugate gradients may go on before A is factorised after all.
+    single
+        Iterate in float32, which a refinement or an outer iteration in float64 has to follow.
     """
 
     gram: Gram
     root: HessianRoot
-    rho: float
+    rho: Any
     direct: bool
     patience: Patience = field(default_factory=Patience)
+    single: bool = False
 
     def prepared(self, columns: int) -> "System":
         """Return the system, factorised if that many right-hand sides (n, d) repay it."""
@@ -109,23 +121,31 @@ class System:
             No round brought the residual down at all.
         """
         target = as_stack(b)
+        xp = namespace(b)
         x, product, iterations = 0 * target, 0 * target, 0
-        remainder, residual = target, 1.0
+        remainder, residuals = target, _relative(target, target)
         for _ in range(MAX_ROUNDS):
-            step, used = self.correction(
-                remainder, self.gram @ remainder, 0.1 * tolerance / residual
-            )
+            reduction = 0.1 * tolerance / xp.maximum(residuals, tolerance)
+            step, used = self.correction(remainder, self.gram @ remainder, reduction)
             trial = x + step
             trial_product = self.gram @ trial
             trial_remainder = target - self.rho * trial - self.hessian(trial_product)
             iterations += used
-            previous, new = residual, _relative(trial_remainder, target)
-            if new < previous:
-                x, product, remainder, residual = trial, trial_product, trial_remainder, new
-            if new <= self._enough(tolerance) or new > 0.1 * previous:
+            previous, new = residuals, _relative(trial_remainder, target)
+            better = new < previous
+            x, product, remainder, residuals = (
+                xp.where(better, new_value, value)
+                for new_value, value in (
+                    (trial, x),
+                    (trial_product, product),
+                    (trial_remainder, remainder),
+                    (new, previous),
+                )
+            )
+            if bool(((new <= self._enough(tolerance)) | (new > 0.1 * previous)).all()):
                 break
-        _check_progress(residual)
-        return Solution(x.reshape(b.shape), product.reshape(b.shape), residual, iterations)
+        _check_progress(residuals)
+        return Solution(x.reshape(b.shape), product.reshape(b.shape), residuals, iterations)
 
     def solve_transposed(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
         """Solve (rho I + K W) u = b for a stack (n, d, s) whose columns lie in the range of K.
@@ -133,20 +153,21 @@ class System:
         `Solution.product` is W u here.
         """
         u, residual, iterations, remainder = 0 * b, 1.0, 0, b
-        product = u
+        product, xp = u, namespace(b)
         for _ in range(MAX_ROUNDS):
             inner, used = self._inner(remainder, 0.1 * tolerance / residual)
             trial = u + (remainder - self.gram @ inner) / self.rho
             trial_product = self.hessian(trial)
             trial_remainder = b - self.rho * trial - self.gram @ trial_product
             iterations += used
-            previous, new = residual, _relative(trial_remainder, b)
+            previous, new = residual, float(xp.max(_relative(trial_remainder, b)))
             if new < previous:
                 u, product, remainder, residual = trial, trial_product, trial_remainder, new
             if new <= self._enough(tolerance) or new > 0.1 * previous:
                 break
-        _check_progress(residual)
-        return Solution(u, product, residual, iterations)
+        residuals = np.array([residual])
+        _check_progress(residuals)
+        return Solution(u, product, residuals, iterations)
 
     def response(self, points: npt.NDArray[np.intp]) -> Array:
         """Return the diagonal blocks of S = K (rho I + W K)^-1 at some points, by factorising.
@@ -155,6 +176,13 @@ class System:
         (m, 1, 1) where one number serves all outputs of a point.
         """
         return self._factorization.remainder(points) / self.rho
+
+    def corner(self, points: npt.NDArray[np.intp]) -> Array:
+        """Return I - L_F^T S_FF L_F of a group, (m d, m d), by factorising.
+
+        (m, m) where one number serves all outputs of a point.
+        """
+        return self._factorization.corner(points)
 
     def slack(self, points: slice) -> Array:
         """Return I - W_i S_ii of some points, what their own leverage leaves over, by factorising.
@@ -172,7 +200,7 @@ class System:
         """Return the residual to stop at: with a factor at hand, rounding costs little more."""
         return EPS if self.factorised else tolerance
 
-    def correction(self, b: Array, product: Array, reduction: float) -> tuple[Array, int]:
+    def correction(self, b: Array, product: Array, reduction: Any) -> tuple[Array, int]:
         """Solve once, so that the error is at most `reduction` of the solution.
 
         Both are measured in the norm of the risk's Hessian in parameter space, in which a Newton
@@ -184,6 +212,8 @@ class System:
         ----------
         b, product
             Right-hand side and K times it, (n, d, s).
+        reduction
+            A number, or one a column, (s,); float32 does not go below `SINGLE_REDUCTION`.
 
         Returns
         -------
@@ -192,26 +222,25 @@ class System:
         inner, used = self._inner(product, reduction)
         return (b - inner) / self.rho, used
 
-    def _inner(self, v: Array, reduction: float) -> tuple[Array, int]:
+    def _inner(self, v: Array, reduction: Any) -> tuple[Array, int]:
         """Return P v, P = L A^-1 L^T, and the iterations used."""
         if self.factorised:
             return self._factorization.apply(v), 0
         b = self.root.apply_transposed(v)
-        z, used, solved = self._iterate(b, reduction)
-        if solved:
-            return self.root.apply(z), used
-        if self.factorised:
+        z, used, solved = (self._iterate_single if self.single else self._iterate)(b, reduction)
+        if not solved and self.factorised:
             return self._factorization.apply(v), used
-        rest, more, _ = self._iterate(b - self._operator(z), reduction)
-        return self.root.apply(z + rest), used + more
+        if not solved:
+            rest, more, _ = self._iterate(b - self._operator(z), reduction)
+            z, used = z + rest, used + more
+        return self.root.apply(z) / self.rho, used
 
-    def _iterate(self, b: Array, reduction: float) -> tuple[Array, int, bool]:
-        """Solve A z = b by conjugate gradients, as far as patience allows."""
+    def _iterate(self, b: Array, reduction: Any) -> tuple[Array, int, bool]:
+        """Solve (A / rho) z = b by conjugate gradients, as far as patience allows."""
         price = worth(self.gram, self.root, b.shape[2])
         z, used, solved = conjugate_gradients(
             self._operator,
             b,
-            rho=self.rho,
             reduction=reduction,
             inverse=self._preconditioner,
             most=self.patience.iterations(price) if self._fits else float("inf"),
@@ -219,8 +248,28 @@ class System:
         self.patience.spent += used / price
         return z, used, solved
 
+    def _iterate_single(self, b: Array, reduction: Any) -> tuple[Array, int, bool]:
+        """Do the same in float32, with the kernel scaled so that nothing overflows."""
+        gram, largest = self.gram.single
+        root = rounded(self.root, (largest / self.rho) ** 0.5)
+
+        def operator(v: Array) -> Array:
+            # v is orthogonal to the directions of L, as all that L^T returns, so that L scales it;
+            # rounding spoils that slowly, and not within a few digits
+            return v + root.apply_transposed(gram @ (root.scale * v))
+
+        xp, size = namespace(b), unit(b)
+        z, used, solved = conjugate_gradients(
+            operator,
+            xp.asarray(b / size, dtype=xp.float32),
+            reduction=xp.asarray(xp.maximum(reduction, SINGLE_REDUCTION), dtype=xp.float32),
+            inverse=self._preconditioner.single,
+            most=SINGLE_ITERATIONS,
+        )
+        return size * z, used, solved
+
     def _operator(self, v: Array) -> Array:
-        return self.rho * v + self.root.apply_transposed(self.gram @ self.root.apply(v))
+        return v + self.root.apply_transposed(self.gram @ self.root.apply(v)) / self.rho
 
     @functools.cached_property
     def _preconditioner(self) -> Preconditioner:
@@ -229,7 +278,7 @@ class System:
     @property
     def _fits(self) -> bool:
         """Whether there is one matrix A, not one for each of a stack, with room for its factors."""
-        one = self.root.scale.shape[2] == 1
+        one = self.root.scale.shape[2] == 1 and np.size(self.rho) == 1
         return one and 8 * cost(self.gram, self.root)[0] <= MAX_FACTOR_BYTES
 
     @functools.cached_property
@@ -252,7 +301,7 @@ class System:
         shape = (self.gram.n, self.root.scale.shape[1], 1)
         b = like(np.random.default_rng(0).normal(size=shape), self.root.scale)
         x = (b - factor.apply(self.gram @ b)) / self.rho
-        missed = _relative(b - self.rho * x - self.hessian(self.gram @ x), b)
+        missed = float(_relative(b - self.rho * x - self.hessian(self.gram @ x), b)[0])
         condition = float(self.gram.diagonal.sum()) / self.rho
         if not missed <= max(SPOILED, min(100 * EPS * condition, 0.01)):
             raise FloatingPointError(
@@ -261,15 +310,16 @@ class System:
             )
 
 
-def _check_progress(residual: float) -> None:
-    if residual >= 1:
+def _check_progress(residuals: Array) -> None:
+    if bool((residuals >= 1).any()):
         raise FloatingPointError(
             "the ridge is lost in rounding beside the kernel: nothing of the system could be "
             "solved; raise `reg`"
         )
 
 
-def _relative(remainder: Array, b: Array) -> float:
+def _relative(remainder: Array, b: Array) -> Array:
+    """Return ||remainder|| / ||b||, (s,); zero where b is."""
     xp = namespace(b)
-    size = xp.sqrt(dot(b, b))
-    return float(xp.max(xp.sqrt(dot(remainder, remainder)) / xp.where(size > 0, size, 1.0)))
+    size = root_dot(b, b)
+    return root_dot(remainder, remainder) / xp.where(size > 0, size, 1.0)

@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, count, in_float64, like, namespace, real, to_numpy
+from ._checks import check_unmasked
+from ._methods import Method
 from ._training import Model
-from ._update import Method, Update, update
+from ._update import Update, update
 
 Pair = tuple[Any, npt.ArrayLike]
 
@@ -92,6 +94,7 @@ def point_indices(points: npt.ArrayLike, n: int, name: str) -> npt.NDArray[np.in
     ValueError
         Indices are empty, repeat or are out of range, or a mask has the wrong length.
     """
+    check_unmasked(points, name)
     given = np.atleast_1d(np.asarray(points))
     if given.ndim != 1:
         raise ValueError(

@@ -17,66 +17,70 @@ from typing import Any
 import numpy as np
 
 from ._arrays import Array, like, namespace
-from ._factorization import cho_factor, cho_solve, with_ridge
+from ._factorization import with_ridge
 from ._gram import Gram
-from ._losses import HessianRoot
+from ._losses import HessianRoot, rounded
 from ._low_rank import RANK
 
+STACK_SHARE = 4  # how much narrower F is in a stack
 LEFT_OVER = 0.01  # trace of L^T (K - F F^T) L, over rho, from which a larger F gains nothing
 EPS, SMALLEST = float(np.finfo(np.float64).eps), float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """M for the system of a loss whose Hessian has this root."""
+    """M for the system of a loss whose Hessian has this root; rho M^-1 v when called."""
 
     gram: Gram
     root: HessianRoot
-    rho: Array | float
+    rho: Any
 
     def __call__(self, v: Array) -> Array:
-        """Return rho M^-1 v for a stack (n, d, s): the factor is of no matter to the iteration."""
-        factor = self._factor
-        if factor.shape[1] == 0:
-            return v
-        gathered = factor.T @ self.root.apply(v).reshape(len(factor), -1)
-        spread = (factor @ self._solve(gathered, v.shape[2])).reshape(v.shape)
-        return v - self.root.apply_transposed(spread)
+        """Return rho M^-1 v for a stack (n, d, s), M / rho being what approximates A / rho."""
+        return _woodbury(v, self.root.apply(v), self.root, self._factor, self._inner)
 
-    def _solve(self, gathered: Array, s: int) -> Array:
-        """Solve the small systems for F^T L v, (k, d s) or (k, s)."""
-        side = len(self._inner[0][0])
-        if len(self._inner) == 1:
-            return cho_solve(self._inner[0], gathered.reshape(side, -1)).reshape(gathered.shape)
-        columns = gathered.reshape(len(gathered), -1, s)
-        solved = [
-            cho_solve(factor, columns[:, :, i].reshape(side, -1)).reshape(columns.shape[:2])
-            for i, factor in enumerate(self._inner)
-        ]
-        return namespace(gathered).stack(solved, axis=2).reshape(gathered.shape)
+    def single(self, v: Array) -> Array:
+        """Return rho M^-1 v in float32, for a stack in float32."""
+        root, factor, inner = self._single
+        return _woodbury(v, root.scale * v, root, factor, inner)  # v is orthogonal to directions
+
+    @functools.cached_property
+    def _single(self) -> tuple[HessianRoot, Array, Array]:
+        xp, largest = namespace(self._factor), self.gram.single[1]
+        root = rounded(self.root, (largest / self.rho) ** 0.5)
+        factor = xp.asarray(self._factor / largest**0.5, dtype=xp.float32)
+        inner = self._inner * np.reshape(self.rho, (-1, 1, 1)) ** 0.5
+        return root, factor, xp.asarray(inner, dtype=xp.float32)
 
     @functools.cached_property
     def _factor(self) -> Array:
         """F, (n, k), or (n d, k) for full blocks.
 
-        As wide as makes the small matrix in the time of a few products, 2 n^2 d operations each.
+        As wide as makes the small matrix in the time of a few products, 2 n^2 d operations each; in
+        a stack, whose products are faster, a quarter of that.
         """
         n, d, _ = self.root.scale.shape
         side = n * d if self.gram.outputs is not None else n / d
         curvature = max(float((self.root.scale**2).max()), SMALLEST)
         error = LEFT_OVER * float(np.min(self.rho)) / curvature
-        columns = self.gram.low_rank.columns(math.ceil(math.sqrt(RANK * side)), error)
-        return like(columns, self.gram.matrix)
+        width = math.ceil(math.sqrt(RANK * side) / (1 if self._stacked == 1 else STACK_SHARE))
+        return like(self.gram.low_rank.columns(width, error), self.gram.matrix)
+
+    @property
+    def _stacked(self) -> int:
+        """How many different matrices A there are."""
+        return max(self.root.scale.shape[2], np.size(self.rho))
 
     @functools.cached_property
-    def _inner(self) -> list[Any]:
-        """Cholesky factors of rho I + F^T W F, one for the stack or one for each of it."""
+    def _inner(self) -> Array:
+        """R^-1 of rho I + F^T W F = R R^T, one for the stack or one for each of it."""
         rho = np.atleast_1d(self.rho)
-        stacked = max(self.root.scale.shape[2], len(rho))
-        return [
-            _cholesky(self._curved(_member(self.root, i)), float(rho[i % len(rho)]))
-            for i in range(stacked)
-        ]
+        return namespace(self._factor).stack(
+            [
+                _inverse_root(self._curved(_member(self.root, i)), float(rho[i % len(rho)]))
+                for i in range(self._stacked)
+            ]
+        )
 
     def _curved(self, root: HessianRoot) -> Array:
         """Return F^T W F for one root: (k d, k d), or (k, k) where one block serves all outputs."""
@@ -99,6 +103,28 @@ class Preconditioner:
         return xp.where(same, own, curved).reshape(k * d, k * d)
 
 
+def _woodbury(v: Array, lifted: Array, root: HessianRoot, factor: Array, inner: Array) -> Array:
+    """Return v - L^T F R^-T R^-1 F^T (L v) for a stack (n, d, s), and L v."""
+    k = factor.shape[1]
+    if k == 0:
+        return v
+    n, d, s = v.shape
+    if len(factor) == n:  # points last in memory, as in products with the Gram matrix
+        gathered = (lifted.T.reshape(-1, n) @ factor).reshape(s, d, k).transpose(0, 2, 1)
+        solved = _solve(inner, gathered).transpose(0, 2, 1).reshape(-1, k)
+        return v - root.apply_transposed((solved @ factor.T).reshape(s, d, n).T)
+    gathered = (factor.T @ lifted.reshape(len(factor), s)).T[:, :, None]
+    spread = (factor @ _solve(inner, gathered)[:, :, 0].T).reshape(v.shape)
+    return v - root.apply_transposed(spread)
+
+
+def _solve(inner: Array, gathered: Array) -> Array:
+    """Return R^-T R^-1 of a stack (s, k, d), for R^-1 whose rows run over k, or over k and d."""
+    side = inner.shape[1]
+    columns = gathered.reshape(len(gathered), side, -1)
+    return (inner.transpose(0, 2, 1) @ (inner @ columns)).reshape(gathered.shape)
+
+
 def _member(root: HessianRoot, i: int) -> HessianRoot:
     """Return one of a stack of roots; what all of them share has an axis of length one."""
 
@@ -108,7 +134,12 @@ def _member(root: HessianRoot, i: int) -> HessianRoot:
     return HessianRoot(pick(root.scale), None if root.direction is None else pick(root.direction))
 
 
-def _cholesky(matrix: Array, rho: float) -> Any:
-    """Factorise matrix + rho I, with a larger rho where rounding would hide it."""
+def _inverse_root(matrix: Array, rho: float) -> Array:
+    """Return R^-1 of matrix + rho I = R R^T, with a larger rho where rounding would hide it.
+
+    NumPy's and not SciPy's: each has threads of its own, which wait for work at full speed, so
+    that changing between them in a loop slows both down tenfold.
+    """
+    xp = namespace(matrix)
     hidden = len(matrix) * EPS * float(matrix.trace())
-    return cho_factor(with_ridge(matrix, max(rho, hidden)))
+    return xp.linalg.inv(xp.linalg.cholesky(with_ridge(matrix, max(rho, hidden))))

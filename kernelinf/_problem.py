@@ -1,19 +1,20 @@
 """The regularised risk that training minimises, in dual form."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, like, namespace
+from ._arrays import Array, dot, like, namespace, root_dot
 from ._gram import Gram
 from ._losses import Loss
 from ._newton import System
 from ._patience import Patience
 
 EPS = float(np.finfo(np.float64).eps)
+
+ROUNDING_SHARE = 1e-6  # of the gradient before training that may be put down to rounding
 
 RegScale = Literal["mean", "sum"]
 
@@ -56,8 +57,11 @@ class Problem:
 
     @property
     def rho(self) -> float:
-        """The ridge of the dual system."""
-        return self.reg * self.total if self.reg_scale == "mean" else self.reg
+        """The ridge of the dual system, positive."""
+        rho = self.reg * self.total if self.reg_scale == "mean" else self.reg
+        if rho == 0:
+            raise vanished()
+        return rho
 
     @property
     def scale(self) -> float:
@@ -81,17 +85,29 @@ class Problem:
         of it is returned, eps sum_i K_ii r_i^2.
         """
         product = self.gram @ residual if product is None else product
-        hidden = EPS * float(dot(residual, self.gram.diagonal * residual))
-        return self.scale * math.sqrt(max(float(dot(residual, product)), hidden))
+        hidden = EPS**0.5 * root_dot(residual, self.gram.diagonal * residual)
+        return self.scale * max(float(root_dot(residual, product)), float(hidden))
+
+    def gradient_size(self) -> float:
+        """Bound the gradient norm before training by those of the points' own losses.
+
+        scale sum_i v_i sum_c |g_ic| k_c(x_i, x_i)^1/2: the unit in which gradients are small.
+        """
+        gradient = self.loss.gradient(self.offset, self.targets)
+        sizes = namespace(gradient).abs(gradient) * self.gram.diagonal**0.5
+        return self.scale * float((self.weights[:, None] * sizes).sum())
 
     def rounding_norm(self, alpha: Array) -> float:
         """Return the gradient norm that rounding alone may leave in place of zero.
 
         Outputs carry errors of about eps ||K|| ||alpha||, and the gradient those of the outputs.
+        It is not allowed more than a millionth of the gradient before training: what is lost in
+        rounding altogether is not trained.
         """
         size = self.gram.norm
-        change = (self.loss.curvature * float(self.weights.max()) * size + self.rho) * size**0.5
-        return self.scale * EPS * change * math.sqrt(dot(alpha, alpha))
+        distance = size**0.5 * float(root_dot(alpha, alpha))  # first: it is near one for any kernel
+        change = self.loss.curvature * float(self.weights.max()) * size + self.rho
+        return min(self.scale * EPS * change * distance, ROUNDING_SHARE * self.gradient_size())
 
     def risk(self, alpha: Array, outputs: Array) -> float:
         """Return the regularised risk."""
@@ -124,3 +140,10 @@ class Problem:
             offset=pick(self.offset),
             weights=pick(self.weights),
         )
+
+
+def vanished() -> FloatingPointError:
+    """Return the error of a ridge that is too small for float64."""
+    return FloatingPointError(
+        "the ridge, `reg` times the total weight, is below what float64 holds; raise `reg`"
+    )

@@ -4,9 +4,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, in_float64, to_numpy
+from ._methods import Method
 from ._perturbation import point_indices
 from ._training import Model
-from ._update import Method, Update, update
+from ._update import Update, update
 
 
 @in_float64

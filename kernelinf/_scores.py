@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array
+from ._checks import is_whole
 
 Of = Literal["loss", "outputs", "margin"]
 Labels = npt.NDArray[Any]
@@ -68,7 +69,7 @@ class Table:
         ImportError
             xarray is not installed.
         """
-        xarray = _library("xarray", "to_xarray")
+        xarray = library("xarray", "to_xarray")
         sizes = zip(self.dims, self.values.shape, strict=True)
         coords: dict[str, Any] = {dim: np.arange(size) for dim, size in sizes}
         if "output" in coords and self.output_labels is not None:
@@ -89,7 +90,7 @@ class Table:
         ImportError
             pandas is not installed.
         """
-        pandas = _library("pandas", "to_dataframe")
+        pandas = library("pandas", "to_dataframe")
         n = self.values.shape[-1]
         columns = pandas.Index(np.arange(n), name="train")
         if self.train_labels is not None:
@@ -200,7 +201,7 @@ class Representer(Table):
 
 def check_top(k: int, n: int) -> None:
     """Refuse a number of points to rank that there are not."""
-    if not isinstance(k, int | np.integer) or not 1 <= k <= n:
+    if not is_whole(k) or not 1 <= k <= n:
         raise ValueError(f"`k` is {k!r}; pass a number from 1 to {n}")
 
 
@@ -221,7 +222,14 @@ def _index(pandas: Any, labels: list[Labels], names: tuple[str, ...]) -> Any:
     return pandas.MultiIndex.from_product(labels, names=names)
 
 
-def _library(name: str, method: str) -> Any:
+def library(name: str, method: str) -> Any:
+    """Import an optional library, or say how to install it.
+
+    Raises
+    ------
+    ImportError
+        It is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

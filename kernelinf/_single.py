@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, dot, like, namespace
+from ._factorization import solve_blocks
 from ._gram import Cross
 from ._losses import HessianRoot
+from ._methods import FirstOrder, Method, NewtonStep
 from ._newton import EPS, TOLERANCE, Solution, System
 from ._training import Model
-from ._update import FirstOrder, Method, NewtonStep
 
 STACK_BYTES = 16e6  # size of one stack (n, d, s) of right-hand sides
 
@@ -154,19 +155,19 @@ def _newton(model: Model, points: npt.NDArray[np.bool], lost: float) -> Removals
     system = replace(
         system,
         rho=problem.rho - problem.reg * lost,
-        root=_floored(system.root),
+        root=floored(system.root),
         direct=True,
     )
     gradient = problem.weights[:, None] * problem.loss.gradient(model._outputs, problem.targets)
     common = -(system.rho * model._alpha + gradient)
     base = system.solve(as_stack(common))
     raised = gradient + system.hessian(base.product)[:, :, 0]
-    solved = [_by_block(xp.linalg.solve, system.slack(rows), part) for rows, part in _parts(raised)]
+    solved = [_by_block(solve_blocks, system.slack(rows), part) for rows, part in _parts(raised)]
     push = xp.where(points[:, None], xp.concatenate(solved), 0.0)
     return Removals(system, push, common, like(points, common), base.residual)
 
 
-def _floored(root: HessianRoot) -> HessianRoot:
+def floored(root: HessianRoot) -> HessianRoot:
     """Return the root with no curvature at all only where a point has no weight."""
     if root.direction is None:
         return root

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ._arrays import Array, count, like, namespace
-from ._gram import Cross
+from ._gram import Cross, Gram
 from ._scores import Of
 from ._training import Model
 
@@ -37,16 +37,8 @@ class TestPoints:
 
     def tiles(self) -> Iterator[tuple[int, Cross, Array]]:
         """Yield blocks of test points: the first one's number, the kernel, c of `_directions`."""
-        gram, t = self.model.gram, len(self)
-        ready = isinstance(self.x, Cross) or gram.kernel is None
-        whole = gram.cross(self.x) if ready else None
-        row = gram.n * (gram.outputs or 1) ** 2
-        size = max(LEAST_TILE, int(TILE_BYTES / (8 * row)))
-        for start in range(0, t, size):
-            rows = slice(start, min(start + size, t))
-            x = self.x if isinstance(self.x, Cross) else self.x[rows]
-            cross = gram.cross(x) if whole is None else whole.rows(rows)
-            yield start, cross, self._directions(x, cross, rows)
+        for rows, x, cross in tiles(self.model.gram, self.x):
+            yield rows.start, cross, self._directions(x, cross, rows)
 
     def total(self, progress: bool) -> Array:
         """Return sum_t K_Xt c_t, (n, d, q)."""
@@ -69,7 +61,7 @@ class TestPoints:
             return like(np.broadcast_to(np.eye(d), (t, d, d)), cross.matrix)
         offset = None if self.offset is None else self.offset[rows]
         outputs = self.model.test_outputs(x, cross, offset)
-        slope = _margin_slope if self.of == "margin" else self.model.problem.loss.gradient
+        slope = margin_slope if self.of == "margin" else self.model.problem.loss.gradient
         return slope(outputs, self.targets[rows])[:, None, :]
 
 
@@ -87,11 +79,8 @@ def test_points(
         raise ValueError(f"`of` is {of!r}; pass 'loss', 'outputs' or 'margin'")
     if of != "outputs" and y_test is None:
         raise ValueError(f"`y_test` is missing; scores of the {of} need test labels")
-    single = not hasattr(x_test, "__len__") or getattr(x_test, "shape", None) == ()
-    x: Any = [x_test] if single else x_test
+    x = at_least_one(x_test)
     t = count(x)
-    if t == 0:
-        raise ValueError("`x_test` is empty; pass at least one test point")
     targets = None if y_test is None else model.test_targets(y_test, t)
     if of == "margin":
         _check_classes(model, targets)
@@ -103,6 +92,33 @@ def test_points(
                 f"({t}, d)"
             )
     return TestPoints(model, x, targets, of, offset)
+
+
+def at_least_one(x_test: npt.ArrayLike | Cross) -> Any:
+    """Return test points as something that has a length.
+
+    Raises
+    ------
+    ValueError
+        There are none.
+    """
+    single = not hasattr(x_test, "__len__") or getattr(x_test, "shape", None) == ()
+    x: Any = [x_test] if single else x_test
+    if len(x) == 0:
+        raise ValueError("`x_test` is empty; pass at least one test point")
+    return x
+
+
+def tiles(gram: Gram, x_test: Any) -> Iterator[tuple[slice, Any, Cross]]:
+    """Yield blocks of test points: which they are, what was given for them, and the kernel."""
+    t, ready = count(x_test), isinstance(x_test, Cross) or gram.kernel is None
+    whole = gram.cross(x_test) if ready else None
+    row = gram.n * (gram.outputs or 1) ** 2
+    size = max(LEAST_TILE, int(TILE_BYTES / (8 * row)))
+    for start in range(0, t, size):
+        rows = slice(start, min(start + size, t))
+        x = x_test if isinstance(x_test, Cross) else x_test[rows]
+        yield rows, x, gram.cross(x) if whole is None else whole.rows(rows)
 
 
 def _check_classes(model: Model, targets: Array | None) -> None:
@@ -120,8 +136,11 @@ def one_hot(targets: Any) -> bool:
     return bool(((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all())
 
 
-def _margin_slope(outputs: Array, targets: Array) -> Array:
-    """Return the derivative of the margin in the outputs, (t, d): the rival is the class next."""
+def margin_slope(outputs: Array, targets: Array) -> Array:
+    """Return the derivative of the margin in the outputs, (t, d): the rival is the class next.
+
+    The margin is linear in them for one rival, so it is the sum of both over the outputs.
+    """
     if outputs.shape[1] == 1:
         return targets
     xp = namespace(outputs)
@@ -129,9 +148,9 @@ def _margin_slope(outputs: Array, targets: Array) -> Array:
     return targets - (xp.arange(outputs.shape[1]) == rival[:, None])
 
 
-def progress_bar(total: int, progress: bool) -> Any:
+def progress_bar(total: int, progress: bool, what: str = "Influence") -> Any:
     """Return a bar over test points, which draws nothing unless asked."""
-    return tqdm(total=total, desc="Influence", unit="point", disable=not progress)
+    return tqdm(total=total, desc=what, unit="point", disable=not progress)
 
 
 def check_model(model: Model) -> None:

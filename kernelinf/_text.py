@@ -3,8 +3,9 @@
 from typing import Any
 
 import numpy as np
-import scipy  # loads its parts when they are first used
 
+from . import _agreement
+from ._agreement import relative_error
 from ._arrays import Array
 
 EXACT = "exact"
@@ -20,10 +21,11 @@ def decimals(*values: Array, digits: int = 3) -> int:
 
 def error(predicted: Any, truth: Any) -> str:
     """Return the relative error ||predicted - truth|| / ||truth|| in percent, "-" if undefined."""
-    size = np.linalg.norm(truth)
-    if size == 0:
-        return "-"
-    share = np.linalg.norm(np.subtract(predicted, truth)) / size
+    return percent(relative_error(predicted, truth)) if np.any(truth) else "-"
+
+
+def percent(share: float) -> str:
+    """Return a relative error in percent."""
     if share < ROUNDING:
         return EXACT
     return "<0.1 %" if share < 5e-4 else f"{100 * share:.{1 if share < 10 else 0}f} %"
@@ -31,13 +33,8 @@ def error(predicted: Any, truth: Any) -> str:
 
 def correlation(a: Array, b: Array, *, ranks: bool = False) -> str:
     """Return Pearson's correlation, or with `ranks` Spearman's; "-" if undefined."""
-    if ranks:
-        a, b = scipy.stats.rankdata(a), scipy.stats.rankdata(b)
-    if min(np.ptp(a), np.ptp(b)) == 0:
-        return "-"
-    with np.errstate(all="ignore"):  # values so small that their squares vanish
-        r = np.corrcoef(a, b)[0, 1]
-    return f"{r:.4f}" if np.isfinite(r) else "-"
+    r = _agreement.correlation(a, b, ranks=ranks)
+    return "-" if r is None else f"{r:.4f}"
 
 
 def label(target: Any) -> str:

@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import numbers
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
-from ._arrays import Array, as_stack, dot, in_float64, like, real, to_numpy
+from ._arrays import Array, as_stack, dot, finite, in_float64, like, real, to_numpy
+from ._checks import is_number, is_whole
 from ._gram import Cross, Gram
 from ._losses import Loss, named
 from ._patience import Patience
@@ -22,6 +22,7 @@ from ._targets import encode, encode_test
 
 Offset = npt.ArrayLike | Callable[[Any], npt.ArrayLike]
 
+TOO_LARGE = "scale the kernel or the targets down, or raise `reg`"
 LOOSEST_SOLVE = 0.1  # relative accuracy of an early Newton step's solve
 STALL_STEPS = 5  # Newton steps within which the gradient norm must halve, or the risk fall
 
@@ -83,10 +84,11 @@ class _Recorder:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a solver returns: coefficients (n, d), their outputs, and how it went."""
+    """What a solver returns: coefficients (n, d), their outputs and gradient norm; how it went."""
 
     alpha: Array
     outputs: Array
+    gradient_norm: float
     converged: bool
     history: History
 
@@ -112,7 +114,8 @@ class Newton(Solver):
     Attributes
     ----------
     tol
-        Gradient norm in parameter space at which to stop.
+        Gradient norm in parameter space at which to stop; relative to the norm before training,
+        bounded by those of the points' own losses, where that is below one.
     max_steps
         Newton steps at most.
     """
@@ -130,20 +133,21 @@ class Newton(Solver):
         alpha, outputs = start, problem.offset if zero else problem.outputs(start)
         forcing, products, patience = LOOSEST_SOLVE, int(not zero), Patience()
         recorder = _Recorder(progress, None)
+        tol = self.tol * min(1.0, problem.gradient_size())
         while True:
             b = -problem.residual(alpha, outputs)
             product = problem.gram @ b
             norm = problem.gradient_norm(b, product)
             products += 1
-            _check_finite(norm, "scale the kernel or the targets down, or raise `reg`")
+            _check_finite(norm, TOO_LARGE)
             recorder.add(problem.risk(alpha, outputs), norm, products)
             steps = len(recorder.rows) - 1
-            if norm <= self.tol or steps >= self.max_steps or _stalled(recorder.rows):
+            if norm <= tol or steps >= self.max_steps or _stalled(recorder.rows):
                 break
             if steps:
-                forcing = min(LOOSEST_SOLVE, 0.9 * (norm / recorder.rows[-2][1]) ** 2)
+                forcing = min(LOOSEST_SOLVE, 0.9 * min(1.0, norm / recorder.rows[-2][1]) ** 2)
             system = problem.system(outputs, patience)
-            accuracy = max(forcing, 0.3 * self.tol / norm)
+            accuracy = max(forcing, 0.3 * tol / norm)
             step, used = system.correction(as_stack(b), as_stack(product), accuracy)
             patience = system.next_patience
             step = step[:, :, 0]
@@ -152,9 +156,7 @@ class Newton(Solver):
             length = _line_search(problem, alpha, outputs, step, change)
             alpha = alpha + length * step
             outputs = outputs + length * change
-        # the updates of the outputs gather rounding: return those of alpha itself
-        converged = norm <= max(self.tol, problem.rounding_norm(alpha))
-        return Trained(alpha, problem.outputs(alpha), converged, recorder.history())
+        return _finished(problem, alpha, tol, recorder.history())
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,13 @@ class KernelGradientDescent(Solver):
 
     def __post_init__(self) -> None:
         _check_count(self.steps, "steps")
-        if self.step_size is not None and not 0 < self.step_size < float("inf"):
-            raise ValueError(f"`step_size` is {self.step_size}; pass a positive number, or None")
+        size = self.step_size
+        if size is not None and not (is_number(size) and size > 0):
+            raise ValueError(f"`step_size` is {size!r}; pass a positive number, or None")
         if self.tol is not None:
             check_tolerance(self.tol)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"`momentum` is {self.momentum}; pass a number in [0, 1)")
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ValueError(f"`momentum` is {self.momentum!r}; pass a number in [0, 1)")
 
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train from the coefficients `start`, (n, d)."""
@@ -209,8 +212,7 @@ class KernelGradientDescent(Solver):
             drift = self.momentum * drift - rate * product
             alpha, outputs = alpha + velocity, outputs + drift
         allowed = recorder.rows[0][1] if self.tol is None else self.tol
-        converged = norm <= max(allowed, problem.rounding_norm(alpha))
-        return Trained(alpha, problem.outputs(alpha), converged, recorder.history())
+        return _finished(problem, alpha, allowed, recorder.history())
 
     def _rate(self, problem: Problem) -> float:
         """Return the factor of the residual rho alpha + g in a step."""
@@ -240,9 +242,8 @@ class ClosedForm(Solver):
         for step, (a, f) in enumerate([(zero, problem.offset), (alpha, outputs)]):
             norm = problem.gradient_norm(problem.residual(a, f))
             recorder.add(problem.risk(a, f), norm, 3 * step)
-        return Trained(
-            alpha, outputs, bool(solution.residual <= rounding(problem)), recorder.history()
-        )
+        converged = bool(solution.residual <= rounding(problem))
+        return Trained(alpha, outputs, norm, converged, recorder.history())
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,7 +320,12 @@ class Model:
 
     def test_outputs(self, x_test: Any, cross: Cross, offset: npt.ArrayLike | None) -> Array:
         """Return the outputs at test points, (t, d), given the kernel there."""
-        return self.test_offset(x_test, len(cross), offset) + cross @ self._alpha
+        outputs = self.test_offset(x_test, len(cross), offset) + cross @ self._alpha
+        if not finite(outputs):
+            raise FloatingPointError(
+                "outputs at `x_test` are NaN or infinite: scale the kernel down, or raise `reg`"
+            )
+        return outputs
 
     def test_offset(self, x_test: Any, t: int, offset: npt.ArrayLike | None) -> Array:
         """Return f0 at the test points, (t, d)."""
@@ -404,7 +410,7 @@ def fit(
             "ki.ClosedForm()"
         )
     solver.check(named(loss))
-    problem, classes, function = _posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
+    problem, classes, function = posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
     trained = solver.train(problem, 0 * problem.targets, progress)
     return model_of(problem, trained, classes, function)
 
@@ -414,15 +420,19 @@ def model_of(
     trained: Trained,
     classes: npt.NDArray[Any] | None,
     offset: Callable[[Any], npt.ArrayLike] | None,
+    *,
+    stacklevel: int = 4,
 ) -> Model:
     """Wrap what a solver returned, and warn when it did not converge."""
-    norm = problem.gradient_norm(problem.residual(trained.alpha, trained.outputs))
+    norm = trained.gradient_norm
+    if not finite(trained.alpha, trained.outputs, trained.history.risk, np.array(norm)):
+        raise _diverged(TOO_LARGE)
     if not trained.converged:
         warnings.warn(
             f"training stopped at gradient norm {norm:.1e} after {len(trained.history)} steps, "
             "short of its tolerance; raise `reg`, allow more steps, or loosen `tol`",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
     return Model(
         problem,
@@ -434,6 +444,14 @@ def model_of(
         classes,
         offset,
     )
+
+
+def _finished(problem: Problem, alpha: Array, allowed: float, history: History) -> Trained:
+    """Return coefficients with the outputs that they have: those followed gather rounding."""
+    outputs = problem.outputs(alpha)
+    norm = problem.gradient_norm(problem.residual(alpha, outputs))
+    converged = norm <= max(allowed, problem.rounding_norm(alpha))
+    return Trained(alpha, outputs, norm, converged, history)
 
 
 def largest_curvature(problem: Problem) -> float:
@@ -460,7 +478,7 @@ def _largest_eigenvalue(gram: Gram, side: int) -> float:
     return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-3, v0=start)[0][0])
 
 
-def _posed(
+def posed(
     gram: Gram,
     y: npt.ArrayLike,
     loss: str,
@@ -469,12 +487,17 @@ def _posed(
     offset: Offset | None,
     reg_scale: RegScale,
 ) -> tuple[Problem, Any, Any]:
-    """Check the arguments of `fit`, all before the Gram matrix is evaluated."""
+    """Check the arguments of `fit`, all before the Gram matrix is evaluated.
+
+    Returns
+    -------
+    The problem, the classes of its outputs if there are any, and the offset if it is a function.
+    """
     if not isinstance(gram, Gram):
         raise TypeError(
             f"`gram` is a {type(gram).__name__}; pass ki.gram(kernel, x) or ki.gram(matrix)"
         )
-    if not (isinstance(reg, numbers.Real) and np.isfinite(reg) and reg > 0):
+    if not (is_number(reg) and reg > 0):
         raise ValueError(f"`reg` is {reg!r}; pass a positive number")
     if reg_scale not in ("mean", "sum"):
         raise ValueError(f"`reg_scale` is {reg_scale!r}; pass 'mean' or 'sum'")
@@ -524,12 +547,12 @@ def _offset_array(offset: Any, shape: tuple[int, ...], where: Array) -> Array:
 
 def check_tolerance(tol: Any) -> None:
     """Refuse a tolerance that is no positive number."""
-    if not (isinstance(tol, float | int | np.floating) and 0 < tol < float("inf")):
+    if not (is_number(tol) and tol > 0):
         raise ValueError(f"`tol` is {tol!r}; pass a positive number")
 
 
 def _check_count(count: Any, name: str) -> None:
-    if not (isinstance(count, int | np.integer) and count >= 0):
+    if not (is_whole(count) and count >= 0):
         raise ValueError(f"`{name}` is {count!r}; pass a whole number, zero or more")
 
 
@@ -548,7 +571,7 @@ def _line_search(
 
     start = slope(0.0)
     end = slope(1.0)
-    _check_finite(end, "scale the kernel or the targets down, or raise `reg`")
+    _check_finite(end, TOO_LARGE)
     if start >= 0 or end <= -0.1 * start:
         return 1.0
     return scipy.optimize.brentq(slope, 0.0, 1.0, xtol=1e-12, rtol=1e-2)
@@ -564,10 +587,17 @@ def _stalled(rows: list[tuple[float, float, int]]) -> bool:
 
 def _check_finite(norm: float, cause: str) -> None:
     if not np.isfinite(norm):
-        raise FloatingPointError(f"training diverged to NaN or infinite values: {cause}")
+        raise _diverged(cause)
+
+
+def _diverged(cause: str) -> FloatingPointError:
+    return FloatingPointError(f"training diverged to NaN or infinite values: {cause}")
 
 
 def rounding(problem: Problem) -> float:
-    """Return the relative residual that rounding allows in the system of this problem."""
+    """Return the relative residual that rounding allows in the system of this problem.
+
+    A tenth at most: with a ridge lost beside the kernel, rounding would excuse any residual.
+    """
     largest = float(problem.gram.diagonal.sum())
-    return max(1e-12, 8 * np.finfo(np.float64).eps * (1 + largest / problem.rho))
+    return min(0.1, max(1e-12, 8 * np.finfo(np.float64).eps * (1 + largest / problem.rho)))

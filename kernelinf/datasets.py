@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._checks import is_whole
+
 Values = npt.NDArray[Any]
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -80,9 +82,9 @@ class Dataset:
         drawn = []
         for label in np.unique(self.y_train):
             members = order[self.y_train[order] == label]
-            if not 1 <= per_class <= len(members):
+            if not (is_whole(per_class) and 1 <= per_class <= len(members)):
                 raise ValueError(
-                    f"`per_class` is {per_class}; class {label.item()!r} has {len(members)} "
+                    f"`per_class` is {per_class!r}; class {label.item()!r} has {len(members)} "
                     "training points, pass at least 1 and no more than that"
                 )
             drawn.append(members[:per_class])
@@ -113,8 +115,8 @@ def split(x: npt.ArrayLike, y: npt.ArrayLike, n_test: int, seed: int = 0) -> Dat
     n = len(y)
     if len(x) != n:
         raise ValueError(f"`x` has {len(x)} points but `y` has {n} labels")
-    if not 1 <= n_test < n:
-        raise ValueError(f"`n_test` is {n_test}; pass a number from 1 to {n - 1}")
+    if not (is_whole(n_test) and 1 <= n_test < n):
+        raise ValueError(f"`n_test` is {n_test!r}; pass a number from 1 to {n - 1}")
     order = np.random.default_rng(seed).permutation(n)
     by_class = order[np.argsort(y[order], kind="stable")]
     # every (n / n_test)-th point of the sorted labels meets each class in proportion

@@ -1,8 +1,8 @@
 """Named architectures for `kernelinf.from_stax`: triples ``(init_fn, apply_fn, kernel_fn)``."""
 
-import numbers
 from typing import Any
 
+from ._checks import is_number, is_whole
 from ._neural_tangents import stax
 
 Network = tuple[Any, Any, Any]
@@ -110,12 +110,12 @@ def cnn(
 
 def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, numbers.Integral) or size < 1:
+        if not is_whole(size) or size < 1:
             raise ValueError(f"`{name}` is {size!r}; pass a positive integer")
 
 
 def _check_scales(w_std: float, b_std: float) -> None:
-    if not 0 < w_std < float("inf"):
+    if not (is_number(w_std) and w_std > 0):
         raise ValueError(f"`w_std` is {w_std!r}; pass a positive, finite number")
-    if not 0 <= b_std < float("inf"):
+    if not (is_number(b_std) and b_std >= 0):
         raise ValueError(f"`b_std` is {b_std!r}; pass 0 or a positive, finite number")

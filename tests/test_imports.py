@@ -11,8 +11,9 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 
 # Each layer may import from the layers above it in this list, and from nothing else in the package.
 LAYERS = (
-    ("_version",),
+    ("_version", "_checks"),
     ("_arrays", "_neural_tangents"),
+    ("_agreement",),
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
@@ -20,14 +21,16 @@ LAYERS = (
     ("_factorization",),
     ("_preconditioner",),
     ("_newton",),
-    ("_problem",),
+    ("_groups", "_problem"),
+    ("_stack",),
     ("_training",),
-    ("_update", "_test_points"),
+    ("_methods", "_test_points"),
+    ("_update",),
     ("_perturbation",),
     ("_removal",),
-    ("_single",),
+    ("_removals", "_single"),
     ("_influence", "_leave_one_out"),
-    ("evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
+    ("_reg_path", "evaluation", "_leverage", "unlearning", "_certification", "_comparison"),
     ("plots",),
     ("_arguments",),
     ("_demo",),
@@ -52,7 +55,8 @@ def imported_modules(path):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 or path.parent != PACKAGE or node.level == 1
-            base = "kernelinf" if node.level else ""
+            package = ("kernelinf", *path.relative_to(PACKAGE).parts[:-1])
+            base = ".".join(package[: len(package) + 1 - node.level]) if node.level else ""
             origin = ".".join(part for part in (base, node.module) if part)
             names = [f"{origin}.{alias.name}" for alias in node.names]
         else:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelinf import _update
+from kernelinf import _methods
 
 from . import oracles
 from .strategies import LOSSES, fit, problems
 
 LAYOUTS = ("none", "kron", "full")
-METHODS = (ki.FirstOrder(), ki.NewtonStep(), ki.Retrain())
+METHODS = (ki.FirstOrder(), ki.SecondOrder(), ki.NewtonStep(), ki.Retrain())
 
 
 def relative_error(value, truth):
@@ -149,21 +149,49 @@ def test_first_order_solves_the_dense_system(problem):
     assert relative_error(removal.delta_alpha, expected) <= 1e-9
 
 
-@given(problems(blocks=LAYOUTS, losses=("cross_entropy", "logistic")))
-def test_masked_and_sliced_steps_are_one(problem):
-    model = fit(problem)
-    indices = np.sort(problem.forget)
-    retained = model.problem.without(indices)
-    masked = _update._masked_step(retained, model).alpha
-    sliced = _update._sliced_step(retained, model).alpha
-    # Both systems are solved to a relative residual of 1e-12; the condition number does the rest.
-    condition = 1 + model.gram.norm / retained.rho
-    assert relative_error(model.gram @ masked, model.gram @ sliced) <= max(1e-9, 1e-12 * condition)
-    assert relative_error(masked, sliced) <= max(1e-8, 1e-11 * condition)
+@given(problems(blocks=LAYOUTS, least_reg=1e-3))
+def test_second_order_is_the_next_term_of_the_newton_step(problem):
+    """H'^-1 = H^-1 + H^-1 (H - H') H^-1 + ..., in parameter space."""
+    primal, forget = problem.primal, problem.forget
+    theta, weights = primal.train(), primal.removal_weights(forget)
+    first = primal.first_order_removal(theta, forget)
+    before, after = primal.hessian(theta, primal.ones()), primal.hessian(theta, weights)
+    second = np.linalg.solve(before, (before - after) @ first)
+    effect = ki.remove(fit(problem), forget, method=ki.SecondOrder()).effect(problem.cross)
+    assert relative_error(effect.outputs, problem.test_jacobian @ (first + second)) <= 1e-7
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_both_forms_are_used(loss, monkeypatch):
+def test_the_orders_come_closer_in_turn(loss):
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(40, 12)) / np.sqrt(12)
+    model = ki.fit(ki.gram(features @ features.T), rng.integers(2, size=40), loss=loss, reg=1e-2)
+    forget = np.arange(8)
+    truth = ki.remove(model, forget, method=ki.Retrain()).model.outputs - model.outputs
+    errors = [
+        relative_error(ki.remove(model, forget, method=method).model.outputs - model.outputs, truth)
+        for method in (ki.FirstOrder(), ki.SecondOrder(), ki.NewtonStep())
+    ]
+    assert errors == sorted(errors, reverse=True)
+
+
+@given(problems(blocks=LAYOUTS))
+def test_all_forms_of_the_newton_step_are_one(problem):
+    model = fit(problem)
+    masked, *others = (
+        ki.remove(model, problem.forget, method=ki.NewtonStep(form)).model.alpha
+        for form in ("masked", "sliced", "grouped")
+    )
+    # The systems are solved to a relative residual of 1e-12; the condition number does the rest.
+    condition = 1 + model.gram.norm / model.problem.without(problem.forget).rho
+    for other in others:
+        change = relative_error(model.gram @ masked, model.gram @ other)
+        assert change <= max(1e-9, 1e-12 * condition)
+        assert relative_error(masked, other) <= max(1e-8, 1e-11 * condition)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_cheaper_form_is_taken_by_the_share_forgotten(loss, monkeypatch):
     """The choice between them is one of cost and never of results."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(8, 9)) / 3
@@ -171,7 +199,7 @@ def test_both_forms_are_used(loss, monkeypatch):
     model = ki.fit(ki.gram(features @ features.T), y, loss=loss, reg=1e-2)
     results = []
     for share in (0.0, 2.0):
-        monkeypatch.setattr(_update, "SLICE_FROM", share)
+        monkeypatch.setattr(_methods, "SLICE_FROM", share)
         results.append(ki.remove(model, [1, 5]).model.outputs)
     np.testing.assert_allclose(*results, rtol=1e-10)
 

@@ -7,7 +7,6 @@ Prints seconds of both for growing forget sets: where the ratio passes one is `S
 
 import kernelinf as ki
 import numpy as np
-from kernelinf import _update
 
 from tests.benchmarks.newton import seconds
 
@@ -25,9 +24,11 @@ def trained(n, d=10, features=784, seed=0):
 
 def row(model, share):
     n = model.gram.n
-    problem = model.problem.without(np.arange(max(1, round(share * n))))
-    masked, _ = seconds(lambda: _update._masked_step(problem, model), REPEATS)
-    sliced, _ = seconds(lambda: _update._sliced_step(problem, model), REPEATS)
+    forget = np.arange(max(1, round(share * n)))
+    masked, sliced = (
+        seconds(lambda form=form: ki.remove(model, forget, method=ki.NewtonStep(form)), REPEATS)[0]
+        for form in ("masked", "sliced")
+    )
     return (
         f"| {n} | {share:.1%} | {masked * 1e3:.1f} | {sliced * 1e3:.1f} | {masked / sliced:.2f} |"
     )

@@ -1,0 +1,391 @@
+"""Ways of computing a model after an edit of its training set: estimated, or found by retraining.
+
+A method solves one edit, or many removals together, which share their products with the Gram matrix
+or one factorisation.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ._arrays import Array, as_stack, like, namespace, to_numpy
+from ._factorization import cost
+from ._groups import Groups
+from ._newton import EXPECTED_ITERATIONS, MAX_FACTOR_BYTES, TOLERANCE, Solution, System
+from ._problem import Problem
+from ._stack import Stack, spread, train
+from ._training import Model, Newton, check_tolerance, rounding
+
+Points = npt.NDArray[np.intp]
+Form = Literal["masked", "sliced", "grouped"]
+
+ROUGHLY = 0.1  # relative residual of a step that only starts an iteration
+SLICE_FROM = 0.15  # forgotten share from which a copy of the retained Gram pays (measured)
+SLICE_STACK_FROM = 0.7  # the same for many removals, whose masked forms share their products
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Coefficients after an edit and how they were found.
+
+    Attributes
+    ----------
+    alpha
+        (n, d), or (n, d, s) for s removals.
+    residuals
+        Relative residual of the linear system, (s,).
+    converged
+        Whether it will do, (s,).
+    """
+
+    alpha: Array
+    residuals: Array
+    converged: Any
+
+
+Batch = Callable[[Stack, Sequence[Points]], Solved]
+
+
+class Method(abc.ABC):
+    """A way of computing a model after an edit of its training set."""
+
+    @abc.abstractmethod
+    def solve(self, model: Model, problem: Problem) -> Solved:
+        """Compute the coefficients of one edited problem."""
+
+    @abc.abstractmethod
+    def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
+        """Prepare for these removals, and return what solves some of them as a stack."""
+
+
+@dataclass(frozen=True)
+class FirstOrder(Method):
+    """The derivative of the optimum along the path from the old risk to the edited one, times one.
+
+    On the path the weights fall or rise and new labels take over from old ones in proportion. For
+    a removal that is upweighting (Sun & Valaee 2026, Eqs. 1 to 3), with the Hessian of all the
+    data: (rho I + W K) d_alpha = g_F + m reg alpha, the last term from the ridge of a mean risk,
+    which falls with the weights.
+    """
+
+    def solve(self, model: Model, problem: Problem) -> Solved:
+        """Compute the coefficients of one edited problem."""
+        system = model.problem.system(model._outputs)
+        return _single(_first_order(model, system, _stack_of(problem)))
+
+    def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
+        """Prepare for these removals, and return what solves some of them as a stack."""
+        system = _prepared(model, len(sets))
+        return lambda stack, _: _first_order(model, system, stack)
+
+
+@dataclass(frozen=True)
+class SecondOrder(Method):
+    """The first two terms of the Newton step, expanded in what the edit changes of the system.
+
+    With T the inverse of the system before and D the system before minus that after, the step is
+    T b + T D T b + ..., of which `FirstOrder` is the first term: for a group F of a risk of summed
+    losses, T (I + W_F K T) g_F (Basu, You & Feizi 2020). It costs one more solve with the
+    same system, and improves on the first order when the group is small.
+    """
+
+    def solve(self, model: Model, problem: Problem) -> Solved:
+        """Compute the coefficients of one edited problem."""
+        system = model.problem.system(model._outputs)
+        return _single(_second_order(model, system, _stack_of(problem)))
+
+    def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
+        """Prepare for these removals, and return what solves some of them as a stack."""
+        system = _prepared(model, 2 * len(sets))
+        return lambda stack, _: _second_order(model, system, stack)
+
+
+@dataclass(frozen=True)
+class NewtonStep(Method):
+    """One Newton step of the edited risk, from the model's own coefficients.
+
+    For a removal, Sun & Valaee 2026, Eqs. 5 and 12, with the kernel cancelled from both sides.
+    Exact for the squared loss. It keeps the residual rho alpha + g of a model that is not trained
+    to the end.
+
+    Attributes
+    ----------
+    form
+        How to solve it. "masked": on all points, with weight zero on the forget set; "sliced": on a
+        copy of the retained part of the Gram matrix; "grouped": from a factorisation of the whole
+        system, which many small forget sets share. All give the same; None takes the cheapest by
+        the sizes.
+    """
+
+    form: Form | None = None
+
+    def __post_init__(self) -> None:
+        if self.form not in (None, "masked", "sliced", "grouped"):
+            raise ValueError(f"`form` is {self.form!r}; pass 'masked', 'sliced', 'grouped' or None")
+
+    def solve(self, model: Model, problem: Problem) -> Solved:
+        """Compute the coefficients of one edited problem."""
+        if self.form == "grouped":
+            before, after = (to_numpy(p.weights) for p in (model.problem, problem))
+            removed = (after == 0) & (before > 0)
+            shared = _Shared(model, like(np.where(removed, before, after), problem.weights))
+            return _single(shared(_stack_of(problem), [np.flatnonzero(removed)]))
+        sliced = self.form == "sliced" or (self.form is None and _slices(problem))
+        return _sliced_step(problem, model) if sliced else _masked_step(problem, model)
+
+    def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
+        """Prepare for these removals, and return what solves some of them as a stack."""
+        shared = _Shared(model, model.problem.weights)
+
+        def solve(stack: Stack, members: Sequence[Points]) -> Solved:
+            largest = max(map(len, members))
+            shares = self.form is None and _shares(model.problem, sets, largest)
+            if self.form == "grouped" or shares:
+                return shared(stack, members)
+            if self.form == "masked" or (self.form is None and _stacks(stack)):
+                return _masked_steps(model, stack)
+            return _one_by_one(lambda part: _sliced_step(part, model), model, members)
+
+        return solve
+
+
+@dataclass(frozen=True)
+class Retrain(Method):
+    """Exact retraining on the edited training set, by Newton's method to a gradient norm `tol`.
+
+    It starts from a rough Newton step, which halves the work: the model's own coefficients, without
+    those of the forget set, are a worse start than zero. The squared loss starts from zero, and so
+    does any other when the step, at a very small `reg`, overshoots so far that zero is better.
+    """
+
+    tol: float = 1e-11
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.tol)
+
+    def solve(self, model: Model, problem: Problem) -> Solved:
+        """Compute the coefficients of one edited problem."""
+        rows = _retained(problem)
+        part = problem.take(rows)
+        start = 0 * part.targets
+        if not problem.loss.quadratic:
+            step, _ = _retained_step(problem, model, part, rows, tolerance=ROUGHLY)
+            start = _better(part, step, start)
+        trained = Newton(self.tol).train(part, start, progress=False)
+        alpha = _scatter(trained.alpha, rows, problem.gram.n)
+        return Solved(alpha, np.zeros(1), np.array([trained.converged]))
+
+    def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
+        """Prepare for these removals, and return what solves some of them as a stack."""
+
+        def solve(stack: Stack, members: Sequence[Points]) -> Solved:
+            if not _stacks(stack):
+                return _one_by_one(lambda part: self.solve(model, part), model, members)
+            trained = train(stack, model._alpha, model._outputs, self.tol)
+            # exact for removed rows, whatever the tolerance
+            alpha = namespace(trained.alpha).where(stack.weights[:, None] > 0, trained.alpha, 0.0)
+            return Solved(alpha, np.zeros(len(members)), trained.converged)
+
+        return solve
+
+
+def _stack_of(problem: Problem) -> Stack:
+    return Stack(problem, problem.weights[:, None])
+
+
+def _single(solved: Solved) -> Solved:
+    return replace(solved, alpha=solved.alpha[:, :, 0])
+
+
+def _checked(alpha: Array, solution: Solution, problem: Problem) -> Solved:
+    residuals = to_numpy(solution.residuals)
+    return Solved(alpha, residuals, residuals <= rounding(problem))
+
+
+def _prepared(model: Model, columns: int) -> System:
+    return model.problem.system(model._outputs).prepared(columns)
+
+
+def _first_step(model: Model, system: System, stack: Stack) -> Solution:
+    """Solve the model's own system for the change of the residual."""
+    alpha, outputs = model._alpha, model._outputs
+    before = as_stack(model.problem.residual(alpha, outputs))
+    return system.solve(before - stack.residual(as_stack(alpha), as_stack(outputs)))
+
+
+def _first_order(model: Model, system: System, stack: Stack) -> Solved:
+    solution = _first_step(model, system, stack)
+    return _checked(as_stack(model._alpha) + solution.x, solution, model.problem)
+
+
+def _second_order(model: Model, system: System, stack: Stack) -> Solved:
+    first = _first_step(model, system, stack)
+    edited = stack.problem.loss.root(as_stack(model._outputs), stack.weights)
+    moved = edited.apply(edited.apply_transposed(first.product))
+    difference = (system.rho - stack.rho) * first.x + system.hessian(first.product) - moved
+    second = system.solve(difference)
+    alpha = as_stack(model._alpha) + first.x + second.x
+    return _checked(alpha, max(first, second, key=lambda s: s.residual), model.problem)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """Newton steps of forget sets from factorisations of the whole system, one a ridge.
+
+    Attributes
+    ----------
+    weights
+        Of all points before any is removed, (n,).
+    """
+
+    model: Model
+    weights: Array
+    factorised: dict[float, System] = field(default_factory=dict)
+
+    def __call__(self, stack: Stack, members: Sequence[Points]) -> Solved:
+        rho = to_numpy(stack.rho)
+        parts = [(ridge, np.flatnonzero(rho == ridge)) for ridge in np.unique(rho)]
+        n, d = self.model.problem.targets.shape
+        alpha, residuals = np.empty((n, d, len(members)), order="F"), np.empty(len(members))
+        for ridge, columns in parts:
+            sets = tuple(members[int(column)] for column in columns)
+            solution = self._solve(float(ridge), stack.columns(columns), sets)
+            alpha[:, :, columns] = to_numpy(as_stack(self.model._alpha) + solution.x)
+            residuals[columns] = to_numpy(solution.residuals)
+        kept = to_numpy(stack.weights)[:, None] > 0
+        converged = residuals <= rounding(self.model.problem)
+        return Solved(like(np.where(kept, alpha, 0.0), stack.weights), residuals, converged)
+
+    def _solve(self, ridge: float, stack: Stack, sets: tuple[Points, ...]) -> Solution:
+        alpha, outputs = as_stack(self.model._alpha), as_stack(self.model._outputs)
+        root = stack.problem.loss.root(outputs, stack.weights)
+        system = Groups(stack.problem.gram, root, ridge, True, full=self._full(ridge), sets=sets)
+        return system.solve(-stack.residual(alpha, outputs))
+
+    def _full(self, ridge: float) -> System:
+        """Return the system of all points at a ridge; the last one is kept, factorised."""
+        if ridge not in self.factorised:
+            problem = self.model.problem
+            root = problem.loss.root(self.model._outputs, self.weights)
+            self.factorised.clear()
+            self.factorised[ridge] = System(problem.gram, root, ridge, direct=True)
+        return self.factorised[ridge]
+
+
+def _shares(problem: Problem, sets: Sequence[Points], m: int) -> bool:
+    """Decide whether a factorisation of the whole system is cheapest for groups of m points.
+
+    Sets that leave the same ridge share one. The counts are of operations, weighed by the rates at
+    which they were measured to run.
+    """
+    root = problem.loss.root(problem.offset, problem.weights)
+    size, operations = cost(problem.gram, root)
+    n, d = problem.targets.shape
+    product = n * n * d if problem.gram.outputs is None else size
+    side = m if root.direction is None and problem.gram.outputs is None else m * d
+    own = 2 * n * side**2 + side**3 + 24 * product
+    apart = 6 * (n - m) ** 3 if problem.loss.quadratic else 2 * EXPECTED_ITERATIONS * product
+    shared = 3 * operations * _ridges(problem, sets) / len(sets)
+    return 16 * size <= MAX_FACTOR_BYTES and shared + own < apart
+
+
+def _ridges(problem: Problem, sets: Sequence[Points]) -> int:
+    """Count the different ridges that forget sets leave."""
+    if problem.reg_scale == "sum":
+        return 1
+    weights = to_numpy(problem.weights)
+    return len({float(weights[group].sum()) for group in sets})
+
+
+def _stacks(stack: Stack) -> bool:
+    """Decide whether to solve a stack masked rather than one by one on copies."""
+    kept = to_numpy((stack.weights > 0).sum(axis=0))
+    retained = float(kept.min()) / len(stack.weights)
+    return not stack.problem.loss.quadratic and 1 - retained < SLICE_STACK_FROM
+
+
+def _one_by_one(
+    solve: Callable[[Problem], Solved], model: Model, members: Sequence[Points]
+) -> Solved:
+    solved = [solve(model.problem.without(group)) for group in members]
+    return Solved(
+        namespace(solved[0].alpha).stack([part.alpha for part in solved], axis=2),
+        np.concatenate([part.residuals for part in solved]),
+        np.concatenate([part.converged for part in solved]),
+    )
+
+
+def _masked_steps(model: Model, stack: Stack) -> Solved:
+    """Solve on all n rows with weight zero on the forget sets: their rows read d_alpha = -alpha."""
+    alpha, outputs = as_stack(model._alpha), as_stack(model._outputs)
+    s = stack.weights.shape[1]
+    solution = stack.system(spread(model._outputs, s)).solve(-stack.residual(alpha, outputs))
+    # exact for removed rows, whatever the solver's tolerance
+    kept = stack.weights[:, None] > 0
+    after = namespace(alpha).where(kept, alpha + solution.x, 0.0)
+    return _checked(after, solution, model.problem)
+
+
+def _retained(problem: Problem) -> Points:
+    return np.flatnonzero(to_numpy(problem.weights))
+
+
+def _slices(problem: Problem) -> bool:
+    """Decide whether to copy the retained rows and columns or to keep the others masked.
+
+    A factorisation of the retained part alone is always cheaper. An iteration on it costs
+    (n_r / n)^2 as much, which repays the copy from a seventh of the points on.
+    """
+    forgotten = 1 - len(_retained(problem)) / problem.gram.n
+    return problem.loss.quadratic or forgotten >= SLICE_FROM
+
+
+def _masked_step(problem: Problem, model: Model) -> Solved:
+    """Solve on all n rows with weight zero on the forget set: their row reads d_alpha = -alpha."""
+    solution = problem.system(model._outputs).solve(-problem.residual(model._alpha, model._outputs))
+    # exact for removed rows, whatever the solver's tolerance
+    kept = (problem.weights > 0)[:, None]
+    alpha = namespace(solution.x).where(kept, model._alpha + solution.x, 0.0)
+    return _checked(alpha, solution, problem)
+
+
+def _sliced_step(problem: Problem, model: Model) -> Solved:
+    """Solve on a copy of the retained rows."""
+    rows = _retained(problem)
+    alpha, solution = _retained_step(problem, model, problem.take(rows), rows)
+    return _checked(_scatter(alpha, rows, problem.gram.n), solution, problem)
+
+
+def _retained_step(
+    problem: Problem, model: Model, part: Problem, rows: Points, tolerance: float = TOLERANCE
+) -> tuple[Array, Solution]:
+    """Return the coefficients of the retained points, (r, d), after a Newton step.
+
+    The coefficients of removed points are a known shift of the outputs.
+    """
+    xp = namespace(model._alpha)
+    alpha, outputs = (xp.take(a, rows, axis=0) for a in (model._alpha, model._outputs))
+    removed = xp.where((problem.weights > 0)[:, None], 0.0, model._alpha)
+    shift = -xp.take(problem.gram @ removed, rows, axis=0)
+    root = part.loss.root(outputs, part.weights)
+    moved = root.apply(root.apply_transposed(shift[:, :, None]))[:, :, 0]
+    b = -(part.residual(alpha, outputs) + moved)
+    solution = part.system(outputs).solve(b, tolerance)
+    return alpha + solution.x, solution
+
+
+def _better(problem: Problem, alpha: Array, other: Array) -> Array:
+    """Return the coefficients of the lower risk; a risk that is no number counts as higher."""
+    risks = [problem.risk(a, problem.outputs(a)) for a in (alpha, other)]
+    return alpha if risks[0] <= risks[1] else other
+
+
+def _scatter(values: Array, rows: Points, n: int) -> Array:
+    """Put the rows of the retained points back among zeros, (n, d)."""
+    full = np.zeros((n, values.shape[1]))
+    full[rows] = to_numpy(values)
+    return like(full, values)
