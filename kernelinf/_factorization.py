@@ -19,10 +19,10 @@ from ._arrays import Array, like, namespace
 from ._gram import Gram
 from ._losses import HessianRoot
 
-# Measured, against the rate of a product of two square matrices: a product with c vectors takes as
-# long as c + THIN would at that rate, and a factorisation runs at FACTOR_RATE of it. One core had
-# 12 and 0.35, two had 27 and 0.35 to 0.5.
-THIN = 20
+# Measured on one core, against the rate of a product of two square matrices: a product with c
+# vectors takes as long as c + THIN would at that rate, and a factorisation runs at FACTOR_RATE of it.
+# With two cores thin products gain less: there a factorisation of one output costs half as much.
+THIN = 12
 FACTOR_RATE = 0.35
 
 TILE = 64  # rows copied at once

@@ -44,11 +44,14 @@ class Groups(System):
         assert self.full is not None
         x, _ = self.full.correction(b, product, 0.0)
         moved = self.gram @ x
-        pulls = np.zeros(b.shape)
+        pulls, removed = np.zeros(b.shape), np.zeros((len(b), 1, len(self.sets)), dtype=bool)
         for column, group in enumerate(self.sets):
             pulls[group, :, column] = to_numpy(self._pull(column, moved[group, :, column]))
+            removed[group, :, column] = True
         pull = like(pulls, b)
-        return x + self.full.correction(pull, self.gram @ pull, 0.0)[0], 0
+        x = x + self.full.correction(pull, self.gram @ pull, 0.0)[0]
+        # without curvature their rows read rho x = b: rounding there moves all outputs
+        return namespace(b).where(removed, b / self.rho, x), 0
 
     def _enough(self, tolerance: float) -> float:
         return tolerance  # a further round costs as much as the first

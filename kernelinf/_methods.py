@@ -5,6 +5,7 @@ or one factorisation.
 """
 
 import abc
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -147,8 +148,13 @@ class NewtonStep(Method):
         def solve(stack: Stack, members: Sequence[Points]) -> Solved:
             largest = max(map(len, members))
             shares = self.form is None and _shares(model.problem, sets, largest)
-            if self.form == "grouped" or shares:
+            if self.form == "grouped":
                 return shared(stack, members)
+            if shares:
+                with contextlib.suppress(FloatingPointError):  # rounding may spoil what is shared
+                    solved = shared(stack, members)
+                    if solved.converged.all():
+                        return solved
             if self.form == "masked" or (self.form is None and _stacks(stack)):
                 return _masked_steps(model, stack)
             return _one_by_one(lambda part: _sliced_step(part, model), model, members)
@@ -374,10 +380,8 @@ def _retained_step(
     alpha, outputs = (xp.take(a, rows, axis=0) for a in (model._alpha, model._outputs))
     removed = xp.where((problem.weights > 0)[:, None], 0.0, model._alpha)
     shift = -xp.take(problem.gram @ removed, rows, axis=0)
-    root = part.loss.root(outputs, part.weights)
-    moved = root.apply(root.apply_transposed(shift[:, :, None]))[:, :, 0]
-    b = -(part.residual(alpha, outputs) + moved)
-    solution = part.system(outputs).solve(b, tolerance)
+    b = -part.residual(alpha, outputs)
+    solution = part.system(outputs).solve(b, tolerance, shift)
     return alpha + solution.x, solution
 
 

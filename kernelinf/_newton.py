@@ -103,36 +103,46 @@ class System:
     def next_patience(self) -> Patience:
         """Patience with the next system of an iteration, which is much like this one.
 
-        Each factorisation halves it, so that iterating in vain is not repeated in full; a solve
-        without one restores it.
+        Half as much after a factorisation, so that iterating in vain is not repeated in full.
         """
         if not self.patience.exhausted:
             return Patience()
-        return Patience(self.patience.share / 2 if self._possible else float("inf"))
+        return Patience(0.5 if self._possible else float("inf"))
 
-    def solve(self, b: Array, tolerance: float = TOLERANCE) -> Solution:
+    def solve(self, b: Array, tolerance: float = TOLERANCE, shift: Array | None = None) -> Solution:
         """Solve for one right-hand side (n, d) or a stack (n, d, s), refining until it is exact.
 
         The true residual is recomputed after every round, so that rounding in a badly conditioned
         system is repaired by the next one, and what cannot be repaired is reported.
+
+        Parameters
+        ----------
+        shift
+            Of the outputs, like b, for the right-hand side b - W shift. It is kept apart, because
+            K x may cancel most of it, and the rounding of W shift would stay in x, over rho.
+            Residuals are relative to the larger of b and rho x then.
 
         Raises
         ------
         FloatingPointError
             No round brought the residual down at all.
         """
-        target = as_stack(b)
-        xp = namespace(b)
+        target, xp = as_stack(b), namespace(b)
+        moved = 0 * target if shift is None else as_stack(shift)
         x, product, iterations = 0 * target, 0 * target, 0
-        remainder, residuals = target, _relative(target, target)
+        size = root_dot(target, target)
+        remainder, pull = target, self.gram @ target + self.rho * moved
+        residuals = _ratio(size, size) if shift is None else 1 + 0 * size
         for _ in range(MAX_ROUNDS):
             reduction = 0.1 * tolerance / xp.maximum(residuals, tolerance)
-            step, used = self.correction(remainder, self.gram @ remainder, reduction)
+            step, used = self.correction(remainder, pull, reduction)
             trial = x + step
             trial_product = self.gram @ trial
-            trial_remainder = target - self.rho * trial - self.hessian(trial_product)
+            trial_remainder = target - self.rho * trial - self.hessian(moved + trial_product)
             iterations += used
-            previous, new = residuals, _relative(trial_remainder, target)
+            if shift is not None:
+                size = xp.maximum(size, root_dot(self.rho * trial, self.rho * trial))
+            previous, new = residuals, _ratio(root_dot(trial_remainder, trial_remainder), size)
             better = new < previous
             x, product, remainder, residuals = (
                 xp.where(better, new_value, value)
@@ -145,6 +155,7 @@ class System:
             )
             if bool(((new <= self._enough(tolerance)) | (new > 0.1 * previous)).all()):
                 break
+            pull = self.gram @ remainder
         _check_progress(residuals)
         return Solution(x.reshape(b.shape), product.reshape(b.shape), residuals, iterations)
 
@@ -321,6 +332,9 @@ def _check_progress(residuals: Array) -> None:
 
 def _relative(remainder: Array, b: Array) -> Array:
     """Return ||remainder|| / ||b||, (s,); zero where b is."""
-    xp = namespace(b)
-    size = root_dot(b, b)
-    return root_dot(remainder, remainder) / xp.where(size > 0, size, 1.0)
+    return _ratio(root_dot(remainder, remainder), root_dot(b, b))
+
+
+def _ratio(part: Array, size: Array) -> Array:
+    """Return part / size, and part where size is zero."""
+    return part / namespace(size).where(size > 0, size, 1.0)

@@ -91,13 +91,14 @@ class Preconditioner:
         xp, k = namespace(factor), factor.shape[1]
         n, d, _ = root.scale.shape
         if self.gram.outputs is not None:
-            half = root.apply_transposed(factor.reshape(n, -1, k)).reshape(-1, k)
+            blocks = factor.reshape(n, self.gram.outputs, k)
+            half = root.apply_transposed(blocks).reshape(factor.shape)
             return half.T @ half
         if root.direction is None:
             half = root.scale[:, 0] * factor
             return half.T @ half
         scale, direction = root.scale[:, :, 0], root.direction[:, :, 0]
-        across = (factor[:, :, None] * (scale * direction)[:, None]).reshape(n, -1)
+        across = (factor[:, :, None] * (scale * direction)[:, None]).reshape(n, k * d)
         curved = -(across.T @ across).reshape(k, d, k, d)
         others = direction**2 @ (1 - xp.eye(d))  # 1 - direction^2 to its last digit
         own = [(factor * (scale[:, c] ** 2 * others[:, c])[:, None]).T @ factor for c in range(d)]

@@ -6,6 +6,7 @@ between the two is evidence and not repetition.
 """
 
 from dataclasses import dataclass, replace
+from decimal import Decimal, localcontext
 
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
@@ -290,3 +291,44 @@ def squared_descent(kernel, residual, ridge, rate, steps):
     curvature = (ridge + values)[:, None]
     done = (1.0 - (1.0 - rate * curvature) ** steps) / curvature
     return vectors @ (done * (vectors.T @ residual))
+
+
+# --- badly conditioned systems, with fifty digits ----------------------------------------------
+
+
+@np.vectorize(otypes=[object])
+def decimal(value):
+    return Decimal(float(value))
+
+
+def decimal_solve(matrix, rhs):
+    """Gaussian elimination with row pivoting; object arrays of Decimals."""
+    with localcontext(prec=50):
+        a, b = decimal(matrix) if matrix.dtype != object else matrix.copy(), rhs.copy()
+        for k in range(len(a)):
+            pivot = k + max(range(len(a) - k), key=lambda i: abs(a[k + i, k]))
+            a[[k, pivot]], b[[k, pivot]] = a[[pivot, k]], b[[pivot, k]]
+            factors = a[k + 1 :, k] / a[k, k]
+            a[k + 1 :] -= np.multiply.outer(factors, a[k])
+            b[k + 1 :] -= np.multiply.outer(factors, b[k])
+        x = 0 * b
+        for k in range(len(a) - 1, -1, -1):
+            x[k] = (b[k] - a[k, k + 1 :] @ x[k + 1 :]) / a[k, k]
+        return x
+
+
+def decimal_derivatives(outputs, targets, loss):
+    """Gradient (n, d) and Hessian (n, d, d) of each point's loss, to fifty digits."""
+    f, y = decimal(outputs), decimal(targets)
+    n, d = f.shape
+    with localcontext(prec=50):
+        unit = decimal(np.eye(d))
+        if loss == "squared":
+            return f - y, np.stack([unit] * n)
+        if loss == "logistic":
+            odds = np.array([[(-v).exp() for v in row] for row in y * f], dtype=object)
+            wrong = odds / (1 + odds)
+            return -y * wrong, (wrong * (1 - wrong))[:, :, None]
+        odds = np.array([[(v - max(row)).exp() for v in row] for row in f], dtype=object)
+        p = odds / odds.sum(axis=1)[:, None]
+        return p - y, p[:, :, None] * unit - p[:, :, None] * p[:, None, :]
