@@ -20,7 +20,7 @@ from ._gram import Gram
 from ._losses import HessianRoot
 
 # Measured on one core, against the rate of a product of two square matrices: a product with c
-# vectors takes as long as c + THIN would at that rate, and a factorisation runs at FACTOR_RATE of it.
+# vectors takes as long as c + THIN would at that rate, a factorisation runs at FACTOR_RATE of it.
 # With two cores thin products gain less: there a factorisation of one output costs half as much.
 THIN = 12
 FACTOR_RATE = 0.35
