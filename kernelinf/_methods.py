@@ -19,6 +19,7 @@ from ._groups import Groups
 from ._newton import EXPECTED_ITERATIONS, MAX_FACTOR_BYTES, TOLERANCE, Solution, System
 from ._problem import Problem
 from ._stack import Stack, spread, train
+from ._threads import in_threads
 from ._training import Model, Newton, check_tolerance, rounding
 
 Points = npt.NDArray[np.intp]
@@ -156,7 +157,7 @@ class NewtonStep(Method):
                     if solved.converged.all():
                         return solved
             if self.form == "masked" or (self.form is None and _stacks(stack)):
-                return _masked_steps(model, stack)
+                return _by_columns(lambda part: _masked_steps(model, part), stack)
             return _one_by_one(lambda part: _sliced_step(part, model), model, members)
 
         return solve
@@ -194,12 +195,15 @@ class Retrain(Method):
         def solve(stack: Stack, members: Sequence[Points]) -> Solved:
             if not _stacks(stack):
                 return _one_by_one(lambda part: self.solve(model, part), model, members)
-            trained = train(stack, model._alpha, model._outputs, self.tol)
-            # exact for removed rows, whatever the tolerance
-            alpha = namespace(trained.alpha).where(stack.weights[:, None] > 0, trained.alpha, 0.0)
-            return Solved(alpha, np.zeros(len(members)), trained.converged)
+            return _by_columns(lambda part: self._trained(model, part), stack)
 
         return solve
+
+    def _trained(self, model: Model, stack: Stack) -> Solved:
+        trained = train(stack, model._alpha, model._outputs, self.tol)
+        # exact for removed rows, whatever the tolerance
+        alpha = namespace(trained.alpha).where(stack.weights[:, None] > 0, trained.alpha, 0.0)
+        return Solved(alpha, np.zeros(len(trained.converged)), trained.converged)
 
 
 def _stack_of(problem: Problem) -> Stack:
@@ -321,8 +325,22 @@ def _one_by_one(
     solve: Callable[[Problem], Solved], model: Model, members: Sequence[Points]
 ) -> Solved:
     solved = [solve(model.problem.without(group)) for group in members]
+    return _joined([replace(part, alpha=as_stack(part.alpha)) for part in solved])
+
+
+def _by_columns(solve: Callable[[Stack], Solved], stack: Stack) -> Solved:
+    """Solve a stack, its columns in threads where they are NumPy arrays."""
+    if namespace(stack.weights) is not np:
+        return solve(stack)
+    stack.prepare()
+    parts = in_threads(lambda columns: solve(stack.columns(columns)), stack.weights.shape[1])
+    return _joined(parts)
+
+
+def _joined(solved: Sequence[Solved]) -> Solved:
+    """Return parts of a stack as one."""
     return Solved(
-        namespace(solved[0].alpha).stack([part.alpha for part in solved], axis=2),
+        namespace(solved[0].alpha).concatenate([part.alpha for part in solved], axis=2),
         np.concatenate([part.residuals for part in solved]),
         np.concatenate([part.converged for part in solved]),
     )

@@ -22,7 +22,7 @@ from ._update import Effect, LossChange, Update, checked_method, model_after, ob
 
 Points = npt.NDArray[np.intp]
 
-STACK_BYTES = 2e6  # size of one stack (n, d, s); about a dozen are alive at once
+STACK_BYTES = 4e6  # size of one stack (n, d, s); about a dozen are alive at once
 SKETCH_ACCURACY = 1e-6  # to which a model trained again is the same
 
 
@@ -126,7 +126,7 @@ def remove_many(
     small sets leave the same ridge, of one factorisation for all.
 
     Memory is the coefficients, 8 s n d bytes, in a file if `out` names one, and beside them about
-    a dozen stacks of 2 MB (or of one set's coefficients, where they are more); a copy of the Gram
+    a dozen stacks of 4 MB (or of one set's coefficients, where they are more); a copy of the Gram
     matrix in float32, 4 n^2 bytes; and a factorisation of the system where `influence` has one.
 
     Parameters

@@ -104,6 +104,11 @@ class Stack:
         """Return some of the problems, by indices or a mask."""
         return replace(self, weights=self.weights[:, chosen])
 
+    def prepare(self) -> None:
+        """Compute what solving needs of the Gram matrix now, and not in one of several threads."""
+        gram = self.problem.gram
+        _ = gram.diagonal, gram.norm, gram.low_rank, self.single and gram.single
+
     def moved(self, at: "Place", step: Array, change: Array) -> "Place":
         """Go along each problem's step, whose outputs change by `change`.
 

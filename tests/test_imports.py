@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version", "_checks"),
     ("_arrays", "_neural_tangents"),
-    ("_agreement",),
+    ("_agreement", "_threads"),
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
