@@ -513,7 +513,7 @@ def posed(
         )
     initial = offset if function is None else _called(function, gram.x)
     initial = _offset_array(initial, targets.values.shape, targets.values)
-    values = like(targets.values, gram.matrix)
+    values = gram.like(targets.values)
     problem = Problem(
         gram,
         values,
