@@ -226,7 +226,7 @@ def test_a_flipped_byte_is_found_and_its_block_named(row, column, byte):
     [
         ({"x": points(seed=3)}, "its hash of the points is"),
         ({"x": points(22)}, "its number of points is 23 and not 22"),
-        ({"kernel": ki.rbf(1.4)}, r"its kernel, rbf\(1.5\), has other values"),
+        ({"kernel": ki.rbf(1.4)}, "its kernel has other values on these points"),
         ({"block_size": 6}, "its block size is 5 and not 6"),
         ({"where": "disk float32"}, "its dtype is 'float64' and not 'float32'"),
     ],

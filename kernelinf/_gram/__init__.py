@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy.typing as npt
+from jax.sharding import Mesh
 
 from .._arrays import in_float64
 from .._checks import is_whole
@@ -12,8 +13,11 @@ from .._kernels import Kernel, check_inputs
 from ._cross import Cross as Cross
 from ._disk import Store, block_of
 from ._evaluation import DTYPES, ROUNDED, evaluated
+from ._fingerprint import difference as difference
 from ._matrix import Gram as Gram
 from ._matrix import Plan as Plan
+from ._mesh import checked_mesh, evaluated_on, where
+from ._mesh import make_mesh as make_mesh
 from ._storage import Dense as Dense
 from ._storage import Recomputed
 from ._tiles import Tiles
@@ -33,6 +37,7 @@ def gram(
     progress: bool = False,
     store: str | os.PathLike[str] | None = None,
     dtype: Dtype = "float64",
+    mesh: Mesh | None = None,
 ) -> Gram:
     """Plan the Gram matrix of a kernel on training points, or wrap a precomputed one.
 
@@ -57,6 +62,9 @@ def gram(
         "float64", or "float32" for half of the memory: the rounded numbers are the kernel then,
         and products with them are as exact as in float64. Rounding may make a matrix indefinite:
         keep `reg` n above 1e-6 times its largest eigenvalue.
+
+    mesh
+        Devices to split the rows among, from `make_mesh`; their number divides that of the points.
 
     Returns
     -------
@@ -83,6 +91,8 @@ def gram(
         folder = None if store in (None, NOWHERE) else _folder(store)
         known = None if folder is None or block_size is not None else block_of(folder)
         tiles = Tiles(kernel, points, min(block_size or known or BLOCK_SIZE, len(points)))
+        if mesh is not None:
+            return _on_mesh(tiles, mesh, store, dtype)
         if store != NOWHERE:
             return _planned(tiles, folder, dtype, progress)
         if dtype != "float64":
@@ -95,7 +105,7 @@ def gram(
         )
     if kernel is None or isinstance(kernel, str):
         raise TypeError(f"`kernel` is {kernel!r}; pass a kernel such as ki.rbf(1.0), or a matrix")
-    others = {"x": x, "block_size": block_size, "store": store}
+    others = {"x": x, "block_size": block_size, "store": store, "mesh": mesh}
     given = [name for name, value in others.items() if value is not None]
     given += ["dtype"] if dtype != "float64" else []
     if given:
@@ -111,6 +121,15 @@ def _planned(tiles: Tiles, folder: Path | None, dtype: Dtype, progress: bool) ->
         return Gram(n, outputs, lambda: store.completed(progress), tiles, entry, store.name)
     where = Dense.name if dtype == "float64" else ROUNDED
     return Gram(n, outputs, lambda: evaluated(tiles, dtype, progress), tiles, entry, where)
+
+
+def _on_mesh(tiles: Tiles, mesh: Any, store: Any, dtype: Dtype) -> Gram:
+    if store is not None or dtype != "float64":
+        other = "store" if store is not None else "dtype"
+        raise ValueError(f"`{other}` and `mesh` were given; a matrix on a mesh takes neither")
+    devices = checked_mesh(mesh, tiles.n)
+    outputs, place = tiles.kernel.outputs, where(devices)
+    return Gram(tiles.n, outputs, lambda: evaluated_on(devices, tiles), tiles, 8, place)
 
 
 def _folder(store: Any) -> Path:

@@ -10,7 +10,6 @@ The folder holds
 Nothing in it can execute code.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -26,14 +25,13 @@ from tqdm import tqdm
 
 from .._arrays import in_float64
 from ._evaluation import DTYPES, put
+from ._fingerprint import difference, of_tiles
 from ._memory import check_disk
 from ._storage import Panelled, Storage, forget
-from ._tiles import Points, Tiles
+from ._tiles import Tiles
 
 FORMAT = 1
 MATRIX, MANIFEST, BLOCKS, LOCK = "matrix.npy", "manifest.json", "blocks.txt", "lock"
-PROBES = 3  # points between which kernel values identify the kernel
-SAME = 1e-9  # to which they have to agree
 PACKAGES = ("kernelinf", "jax", "jaxlib", "neural-tangents", "numpy")
 
 Block = tuple[int, int]
@@ -126,13 +124,10 @@ class Store:
         tiles = self.tiles
         return {
             "format": FORMAT,
-            "points": tiles.n,
-            "outputs": tiles.kernel.outputs,
             "dtype": self.dtype,
             "block": tiles.size,
-            "data": digest(tiles.x),
             "kernel": repr(tiles.kernel),
-            "probe": probe(tiles),
+            **of_tiles(tiles),
             "versions": {name: _version(name) for name in PACKAGES},
         }
 
@@ -150,12 +145,12 @@ class Store:
         found, wanted = _read(path), self._manifest()
         if found.get("format") != FORMAT:
             raise self._other(f"its format is {found.get('format')!r} and not {FORMAT}")
-        for name in ("points", "outputs", "dtype", "block", "data"):
+        different = difference(found, wanted)
+        for name, what in (("dtype", "dtype"), ("block", "block size")):
             if found.get(name) != wanted[name]:
-                what = MEANINGS[name]
-                raise self._other(f"its {what} is {found.get(name)!r} and not {wanted[name]!r}")
-        if not np.allclose(found["probe"], wanted["probe"], rtol=SAME, atol=0):
-            raise self._other(f"its kernel, {found['kernel']}, has other values on these points")
+                different = f"its {what} is {found.get(name)!r} and not {wanted[name]!r}"
+        if different:
+            raise self._other(different)
 
     def _other(self, difference: str) -> ValueError:
         return ValueError(
@@ -199,28 +194,6 @@ class Store:
             f"image, does not match its checksum; delete the line that starts with '{i} {j} ' from "
             f"{BLOCKS} to have the block evaluated again"
         )
-
-
-MEANINGS = {
-    "points": "number of points",
-    "outputs": "number of outputs",
-    "dtype": "dtype",
-    "block": "block size",
-    "data": "hash of the points",
-}
-
-
-def digest(x: Points) -> str:
-    """Return a hash of points: shape, dtype and values."""
-    hashed = hashlib.blake2b(f"{x.shape} {x.dtype.str}".encode(), digest_size=16)
-    hashed.update(np.ascontiguousarray(x))
-    return hashed.hexdigest()
-
-
-def probe(tiles: Tiles) -> list[Any]:
-    """Return kernel values between a few of the points, which tell kernels apart."""
-    chosen = np.unique(np.linspace(0, tiles.n - 1, PROBES).astype(int))
-    return np.asarray(tiles.kernel(tiles.x[chosen])).reshape(-1).tolist()
 
 
 def block_of(folder: Path) -> int | None:

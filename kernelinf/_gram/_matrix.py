@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from .._kernels import Kernel, check_inputs
 from .._low_rank import RANK, LowRank, pivoted_cholesky
 from ._cross import Cross
 from ._evaluation import place
+from ._fingerprint import of_storage, of_tiles
 from ._memory import available_memory, gigabytes
 from ._precomputed import checked_matrix, square
 from ._storage import Bordered, Dense, Recomputed, Storage
@@ -296,6 +298,12 @@ class Gram:
         if self.outputs is not None:
             rows = rows.reshape(len(points), self.outputs, self.n, self.outputs)
         return Cross(self.like(rows))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what tells this matrix from another one, in plain values."""
+        if self._tiles is not None:
+            return of_tiles(self._tiles)
+        return of_storage(self.storage, self.n, self.outputs)
 
     def _rows(self, points: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """Return the rows of the square matrix that belong to points."""
