@@ -66,16 +66,17 @@ def main(n):
         begun_blocks = lines(Path(killed + ".log"))
         blocks = len(lines(Path(whole) / "blocks.txt"))
         again = len(begun_blocks) - len(set(begun_blocks))
-        same = (Path(whole) / "matrix.npy").read_bytes() == (
-            Path(killed) / "matrix.npy"
-        ).read_bytes()
+        files = [(Path(folder) / "matrix.npy").read_bytes() for folder in (whole, killed)]
+        same = files[0] == files[1]
         recorded = lines(record)
         print(f"n = {n}, {blocks} blocks; recorded after each start: {finished}")
         print(
             f"begun twice, because killed within: {again}; recorded twice: "
             f"{len(recorded) - len(set(recorded))}; identical files: {same}"
         )
-        assert same and again <= KILLS and len(recorded) == len(set(recorded)) == blocks
+        assert same
+        assert again <= KILLS
+        assert len(recorded) == len(set(recorded)) == blocks
 
 
 if __name__ == "__main__":

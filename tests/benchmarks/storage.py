@@ -91,7 +91,7 @@ def one(way, n, folder):
 
 def main(n):
     print(
-        f"n = {n}\n\n| kept | Gram (s) | fit (s) | remove half (s) | effect (s) | own memory (GB) | "
+        f"n = {n}\n\n| kept | Gram (s) | fit (s) | remove half (s) | effect (s) | own (GB) | "
         "with mapped files (GB) | gradient norm | residual | mean output change |\n"
         "|---|---|---|---|---|---|---|---|---|---|"
     )
