@@ -18,6 +18,7 @@ import scipy  # loads its parts when they are first used
 from ._arrays import Array, like, namespace
 from ._gram import Gram
 from ._losses import HessianRoot
+from ._threads import one_scipy_thread
 
 # Measured on one core, against the rate of a product of two square matrices: a product with c
 # vectors takes as long as c + THIN would at that rate, a factorisation runs at FACTOR_RATE of it.
@@ -341,7 +342,8 @@ def _inverse_root(factor: Any) -> Any:
     if namespace(factor[0]) is not np:
         identity: Any = jnp.eye(len(factor[0]))
         return _solve_lower(factor, identity)
-    inverse, _ = scipy.linalg.lapack.dtrtri(factor[0], lower=True, overwrite_c=True)
+    with one_scipy_thread(len(factor[0])):
+        inverse, _ = scipy.linalg.lapack.dtrtri(factor[0], lower=True, overwrite_c=True)
     return inverse
 
 
@@ -365,7 +367,8 @@ def cho_factor(matrix: Array) -> Any:
             raise _singular()
         return factor
     try:
-        return scipy.linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        with one_scipy_thread(len(matrix)):
+            return scipy.linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
     except scipy.linalg.LinAlgError:
         raise _singular() from None
 
@@ -379,14 +382,16 @@ def _singular() -> FloatingPointError:
 def cho_solve(factor: Any, columns: Array) -> Any:
     """Solve with a factor from `cho_factor`."""
     if namespace(columns) is np:
-        return scipy.linalg.cho_solve(factor, columns, check_finite=False)
+        with one_scipy_thread(len(columns)):
+            return scipy.linalg.cho_solve(factor, columns, check_finite=False)
     return jax.scipy.linalg.cho_solve(factor, columns)
 
 
 def _solve_lower(factor: Any, columns: Array) -> Any:
     """Return R^-1 columns for a Cholesky factor A = R R^T."""
     if namespace(columns) is np:
-        return scipy.linalg.solve_triangular(factor[0], columns, lower=True, check_finite=False)
+        with one_scipy_thread(len(columns)):
+            return scipy.linalg.solve_triangular(factor[0], columns, lower=True, check_finite=False)
     return jax.scipy.linalg.solve_triangular(factor[0], columns, lower=True)
 
 
@@ -439,7 +444,8 @@ def _inverted(factor: Any, overwrite: bool = False) -> Any:
     """Return A^-1 of a Cholesky factor of A."""
     if namespace(factor[0]) is not np:
         return jax.scipy.linalg.cho_solve(factor, jnp.eye(len(factor[0])))
-    lower, _ = scipy.linalg.lapack.dpotri(factor[0], lower=True, overwrite_c=overwrite)
+    with one_scipy_thread(len(factor[0])):
+        lower, _ = scipy.linalg.lapack.dpotri(factor[0], lower=True, overwrite_c=overwrite)
     return _mirrored(lower)
 
 

@@ -6,7 +6,7 @@ import kernelinf as ki
 import numpy as np
 import pytest
 import threadpoolctl
-from kernelinf._threads import LEAST_COLUMNS, in_threads
+from kernelinf._threads import LEAST_COLUMNS, LEAST_SIDE, in_threads, one_scipy_thread
 
 
 def blas_threads():
@@ -67,3 +67,18 @@ def test_removals_in_threads_are_those_in_one(method):
         assert updates.converged.all()
         alphas.append(updates.alpha)
     np.testing.assert_allclose(alphas[1], alphas[0], atol=1e-9 * np.abs(alphas[0]).max())
+
+
+def scipy_threads():
+    found = threadpoolctl.threadpool_info()
+    return [lib["num_threads"] for lib in found if "/scipy.libs/" in lib["filepath"]]
+
+
+def test_small_factorisations_leave_the_cores_to_the_other_blas(two_threads):
+    before = blas_threads()
+    with one_scipy_thread(LEAST_SIDE - 1):
+        assert scipy_threads() == [1] * len(scipy_threads())
+        assert sum(blas_threads()) == sum(before) - len(scipy_threads())
+    assert blas_threads() == before
+    with one_scipy_thread(LEAST_SIDE):
+        assert blas_threads() == before
