@@ -49,7 +49,7 @@ class Archive:
         text = np.array(json.dumps({"format": FORMAT, **self.about}))
         draft = target.with_name(target.name + ".new")
         with draft.open("wb") as file:
-            np.savez(file, **{ABOUT: text}, **self.arrays)
+            np.savez(file, allow_pickle=False, **{ABOUT: text}, **self.arrays)
         draft.replace(target)
 
 

@@ -43,7 +43,7 @@ def like(values: npt.ArrayLike, array: Array) -> Array:
     return namespace(array).asarray(values, dtype=np.float64)
 
 
-def replicated(values: npt.ArrayLike, sharding: jax.sharding.Sharding) -> jax.Array:
+def replicated(values: npt.ArrayLike, sharding: jax.sharding.Sharding) -> Any:
     """Put `values` in float64 on every device, of this and of other processes."""
     if isinstance(values, jax.Array) and values.sharding == sharding:
         return values

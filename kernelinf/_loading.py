@@ -35,8 +35,9 @@ def load(
     path
         What `Model.save` or `Update.save` wrote.
     gram
-        The Gram matrix of the model, before the update. Its points and a few kernel values are
-        compared with those of the file.
+        The Gram matrix of the model; of an update that added points, with those at the end, as
+        from ``gram.extend(x_new)``. Its points and a few kernel values are compared with those of
+        the file.
     offset
         The function of initial outputs, if the model was fitted with one.
 
@@ -61,9 +62,7 @@ def load(
     before = _model(archive, "", gram, offset)
     if archive.about["kind"] == "model":
         return before
-    arrays = archive.arrays
-    larger = gram.extend(arrays["added"]) if "added" in arrays else gram
-    after = _model(archive, "after ", larger, offset)
+    after = _model(archive, "after ", gram, offset)
     return Update(before, _method(archive.about), after, archive.about["residual"])
 
 

@@ -343,7 +343,7 @@ class Model:
             "products": history.products,
         }
         classes = {} if self.classes is None else {"classes": self.classes}
-        return {prefix + name: to_numpy(array) for name, array in arrays.items()} | classes
+        return {prefix + name: np.asarray(array) for name, array in arrays.items()} | classes
 
     @in_float64
     def predict(

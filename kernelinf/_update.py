@@ -4,7 +4,7 @@ import functools
 import os
 import warnings
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -123,16 +123,7 @@ class Update:
             "settings": asdict(self.method),  # type: ignore[call-overload]
             "residual": self.residual,
         }
-        arrays = before._arrays() | after._arrays("after ") | self._added()
-        Archive(about, arrays).write(path)
-
-    def _added(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the added points, as `Gram.extend` takes them."""
-        old, gram = self.before.gram.n, self.model.gram
-        if gram.n == old:
-            return {}
-        added = gram.rows(np.arange(old, gram.n)).matrix if gram.x is None else gram.x[old:]
-        return {"added": to_numpy(added)}
+        Archive(about, before._arrays() | after._arrays("after ")).write(path)
 
     @in_float64
     def effect(

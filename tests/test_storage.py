@@ -270,10 +270,10 @@ def test_a_kernel_that_fails_in_one_block_loses_no_other(tmp_path, monkeypatch):
     x = points()
     x[12] *= 1e200
     with pytest.raises(
-        FloatingPointError, match="NaN or infinite in rows 0 to 4, columns 10 to 14"
+        FloatingPointError, match="NaN or infinite in rows 10 to 14, columns 10 to 14"
     ):
         _ = stored("disk", tmp_path, x, ki.linear()).storage
-    assert (tmp_path / "blocks.txt").read_text().count("\n") == 2
+    assert (tmp_path / "blocks.txt").read_text().count("\n") == 9
 
 
 class Misshapen(Kernel):
@@ -298,7 +298,7 @@ def test_a_matrix_too_large_for_memory_is_refused_with_what_would_fit(monkeypatc
     gram = stored("memory", None)
     assert gram.plan.bytes == 8 * N**2
     with pytest.raises(
-        MemoryError, match=r"store=FOLDER .*, dtype=\"float32\" .* or store=\"none\""
+        MemoryError, match=r'store=FOLDER .*, or dtype="float32" .*, or store="none"'
     ):
         _ = gram.matrix
     assert stored("float32", None).storage.side == N

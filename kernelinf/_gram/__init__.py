@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
@@ -114,7 +115,7 @@ def gram(
 
 
 def _planned(tiles: Tiles, folder: Path | None, dtype: Dtype, progress: bool) -> Gram:
-    n, outputs, entry = tiles.n, tiles.kernel.outputs, DTYPES[dtype]().itemsize
+    n, outputs, entry = tiles.n, tiles.kernel.outputs, np.dtype(DTYPES[dtype]).itemsize
     if folder is not None:
         store = Store(folder, tiles, dtype)
         store.check()

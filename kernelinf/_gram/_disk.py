@@ -178,8 +178,8 @@ class Store:
     def _checksum(self, matrix: npt.NDArray[Any], block: Block) -> int:
         """Return the checksum of a block and its mirror image."""
         down, across = (self.tiles.span(i) for i in block)
-        checksum = zlib.crc32(np.ascontiguousarray(matrix[down, across]))
-        checksum = zlib.crc32(np.ascontiguousarray(matrix[across, down]), checksum)
+        checksum = zlib.crc32(matrix[down, across].tobytes())
+        checksum = zlib.crc32(matrix[across, down].tobytes(), checksum)
         forget(matrix)
         return checksum
 

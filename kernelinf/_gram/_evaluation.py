@@ -14,7 +14,7 @@ from ._tiles import Tiles
 
 ROUNDED = "in memory, in float32"  # where a matrix is, in words
 
-DTYPES = {"float64": np.float64, "float32": np.float32}
+DTYPES: dict[str, type[np.floating[Any]]] = {"float64": np.float64, "float32": np.float32}
 
 
 @in_float64

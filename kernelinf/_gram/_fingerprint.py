@@ -58,5 +58,5 @@ def _probes(n: int) -> npt.NDArray[np.intp]:
 
 def _digest(x: Points) -> str:
     hashed = hashlib.blake2b(f"{x.shape} {x.dtype.str}".encode(), digest_size=16)
-    hashed.update(np.ascontiguousarray(x))
+    hashed.update(np.ascontiguousarray(x).tobytes())
     return hashed.hexdigest()

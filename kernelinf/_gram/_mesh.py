@@ -69,23 +69,28 @@ class Sharded(Storage):
         """Rows of the matrix."""
         return len(self.array)
 
+    @in_float64
     def left(self, rows: Array) -> Array:
         """Return rows @ matrix."""
         return product(self.mesh)(self.array, rows)
 
+    @in_float64
     def rows(self, chosen: Rows) -> Array:
         """Return some rows."""
         return _picked(self.mesh)(self.array, np.asarray(chosen))
 
+    @in_float64
     def diagonal(self) -> Array:
         """Return the diagonal."""
         return _diagonal(self.mesh)(self.array)
 
+    @in_float64
     def norm(self) -> float:
         """Return the Frobenius norm."""
         largest = float(self.diagonal().max())
         return largest * math.sqrt(float(_squares(self.mesh)(self.array, largest or 1.0)))
 
+    @in_float64
     def place(self, values: npt.ArrayLike) -> Array:
         """Put values in float64 on every device."""
         return replicated(values, NamedSharding(self.mesh, EVERYWHERE))
@@ -168,7 +173,7 @@ def _blocks(n: int, limit: int) -> npt.NDArray[np.intp]:
 
 
 @functools.cache
-def product(mesh: Mesh) -> Callable[..., jax.Array]:
+def product(mesh: Mesh) -> Callable[..., Any]:
     """Return the program of rows @ matrix."""
 
     def local(block: jax.Array, rows: jax.Array) -> jax.Array:
@@ -178,7 +183,7 @@ def product(mesh: Mesh) -> Callable[..., jax.Array]:
 
 
 @functools.cache
-def _picked(mesh: Mesh) -> Callable[..., jax.Array]:
+def _picked(mesh: Mesh) -> Callable[..., Any]:
     def local(block: jax.Array, chosen: jax.Array) -> jax.Array:
         place = chosen - jax.lax.axis_index(AXIS) * len(block)
         mine = (place >= 0) & (place < len(block))
@@ -189,7 +194,7 @@ def _picked(mesh: Mesh) -> Callable[..., jax.Array]:
 
 
 @functools.cache
-def _diagonal(mesh: Mesh) -> Callable[..., jax.Array]:
+def _diagonal(mesh: Mesh) -> Callable[..., Any]:
     def local(block: jax.Array) -> jax.Array:
         rows = jnp.arange(len(block))
         return _gathered(block[rows, jax.lax.axis_index(AXIS) * len(block) + rows])

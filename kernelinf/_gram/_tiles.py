@@ -48,6 +48,11 @@ class Tiles:
         return self.kernel.outputs or 1
 
     @property
+    def side(self) -> int:
+        """Rows of the matrix."""
+        return self.n * self.outputs
+
+    @property
     def count(self) -> int:
         """Blocks a side."""
         return math.ceil(self.n / self.limit)
