@@ -19,7 +19,7 @@ import kernelinf as ki
 import numpy as np
 from kernelinf._gram._tiles import Tiles
 
-KILLS, BLOCK = 10, 200
+KILLS, BLOCK = 10, 100
 
 
 def evaluate(n, folder):
@@ -45,21 +45,27 @@ def lines(path):
     return path.read_text().splitlines() if path.exists() else []
 
 
+def wait_for_a_block(process, record, before):
+    """Wait until it has begun: loading takes most of the time."""
+    while len(lines(record)) == before and process.poll() is None:
+        time.sleep(0.002)
+
+
 def main(n):
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as root:
         whole, killed = (str(Path(root) / name) for name in ("whole", "killed"))
+        process = started(n, whole)
+        wait_for_a_block(process, Path(whole) / "blocks.txt", 0)
         begun = time.perf_counter()
-        assert started(n, whole).wait() == 0
+        assert process.wait() == 0
         seconds, finished = time.perf_counter() - begun, []
         record = Path(killed) / "blocks.txt"
         while len(finished) <= KILLS:
             process = started(n, killed)
             if len(finished) < KILLS:
-                before = len(lines(record))
-                while len(lines(record)) == before and process.poll() is None:
-                    time.sleep(0.01)  # until it has begun: loading takes most of the time
-                time.sleep(draw.uniform(0, seconds / KILLS / 2))
+                wait_for_a_block(process, record, len(lines(record)))
+                time.sleep(draw.uniform(0, seconds / KILLS))
                 process.send_signal(signal.SIGKILL)
             assert process.wait() in (0, -signal.SIGKILL)
             finished.append(len(lines(record)))
