@@ -5,6 +5,7 @@ import threading
 import kernelinf as ki
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401  (loads its BLAS)
 import threadpoolctl
 from kernelinf._threads import LEAST_COLUMNS, LEAST_SIDE, in_threads, one_scipy_thread
 
