@@ -12,6 +12,16 @@ Y = np.arange(12) % 3
 GRAM = ki.gram(ki.linear(), X)
 
 
+def numbers_or_refused(call):
+    """Whether a call ends in numbers, or in an error that says what to do; which, rounding says."""
+    try:
+        result = call()
+    except FloatingPointError as error:
+        return "raise `reg`" in str(error)
+    arrays = [getattr(result, "values", None), getattr(result, "helpful_scores", None), result]
+    return np.isfinite(next(array for array in arrays if isinstance(array, np.ndarray))).all()
+
+
 def test_scores_that_are_not_numbers_never_leave():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ki.ConvergenceWarning)
@@ -24,8 +34,7 @@ def test_scores_that_are_not_numbers_never_leave():
                 lambda method: ki.top_influence(model, X, Y, 1, method=method),
                 lambda method: ki.self_influence(model, method=method),
             ):
-                with pytest.raises(FloatingPointError, match="raise"):
-                    call(method)
+                assert numbers_or_refused(lambda call=call, method=method: call(method))
 
 
 def test_shares_that_are_not_numbers_never_leave():
