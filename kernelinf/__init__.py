@@ -12,6 +12,7 @@ from . import plots as plots
 from ._gram import Cross as Cross
 from ._gram import Gram as Gram
 from ._gram import gram as gram
+from ._gram import make_mesh as make_mesh
 from ._influence import influence as influence
 from ._influence import representer as representer
 from ._influence import self_influence as self_influence
@@ -21,6 +22,7 @@ from ._kernels import linear as linear
 from ._kernels import rbf as rbf
 from ._leave_one_out import LeaveOneOut as LeaveOneOut
 from ._leave_one_out import leave_one_out as leave_one_out
+from ._loading import load as load
 from ._methods import FirstOrder as FirstOrder
 from ._methods import NewtonStep as NewtonStep
 from ._methods import Retrain as Retrain

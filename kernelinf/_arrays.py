@@ -37,8 +37,18 @@ def namespace(array: Array) -> Any:
 
 
 def like(values: npt.ArrayLike, array: Array) -> Array:
-    """Put `values` in float64 where `array` lives."""
+    """Put `values` in float64 where `array` lives; on all of its devices if it is on several."""
+    if isinstance(array, jax.Array) and len(array.sharding.device_set) > 1:
+        return replicated(values, array.sharding)
     return namespace(array).asarray(values, dtype=np.float64)
+
+
+def replicated(values: npt.ArrayLike, sharding: jax.sharding.Sharding) -> Any:
+    """Put `values` in float64 on every device, of this and of other processes."""
+    if isinstance(values, jax.Array) and values.sharding == sharding:
+        return values
+    host = np.asarray(values, dtype=np.float64)
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
 def local(array: Any) -> Array:

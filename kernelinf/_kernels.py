@@ -26,6 +26,11 @@ class Kernel:
     values in float64, whatever the dtype of the points and JAX's global precision.
     """
 
+    @property
+    def outputs(self) -> int | None:
+        """Outputs d of values (n1, d, n2, d); None where one number a pair serves all outputs."""
+        return None
+
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
         """Values (n1, n2) for float64 points, traceable by JAX."""
         raise NotImplementedError

@@ -1,11 +1,12 @@
 """Low-rank approximation of a positive semidefinite matrix from a few of its columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, to_numpy
+from ._arrays import Array
 
 RANK = 4  # a matrix of n rows gets up to (4 n)^(1/2) columns: as much work as a few products
 SEED = 0  # of the pivots: the same matrix has the same factor every time
@@ -37,24 +38,24 @@ class LowRank:
         return LowRank(self.factor[rows], self.errors)
 
 
-def pivoted_cholesky(matrix: Array, rank: int) -> LowRank:
-    """Factorise a matrix (side, side) from `rank` of its columns, drawn by what is left of them.
+def pivoted_cholesky(diagonal: Array, column: Callable[[int], Array], rank: int) -> LowRank:
+    """Factorise a matrix from its diagonal and `rank` of its columns, drawn by what they leave.
 
     Randomly pivoted Cholesky (Chen, Epperly, Tropp & Webber 2023, Algorithm 1): a pivot is drawn in
     proportion to the diagonal of what is left over. side rank^2 operations; no other entry of the
     matrix is read.
     """
-    side = len(matrix)
+    side = len(diagonal)
     random = np.random.default_rng(SEED)
-    left = np.array(to_numpy(matrix.diagonal()))
+    left = np.array(diagonal)
     start = left.sum()
     factor, errors = np.zeros((side, rank), order="F"), [start]
     for k in range(rank):
         if errors[-1] <= side * np.finfo(np.float64).eps * start:
             break
         pivot = random.choice(side, p=left / errors[-1])
-        column = to_numpy(matrix[:, pivot]) - factor[:, :k] @ factor[pivot, :k]
-        factor[:, k] = column / left[pivot] ** 0.5  # the column's own pivot may round below zero
+        rest = column(int(pivot)) - factor[:, :k] @ factor[pivot, :k]
+        factor[:, k] = rest / left[pivot] ** 0.5  # the column's own pivot may round below zero
         left = np.maximum(left - factor[:, k] ** 2, 0.0)
         left[pivot] = 0.0
         errors.append(left.sum())

@@ -303,7 +303,7 @@ def _shares(problem: Problem, sets: Sequence[Points], m: int) -> bool:
     own = 2 * n * side**2 + side**3 + 24 * product
     apart = 6 * (n - m) ** 3 if problem.loss.quadratic else 2 * EXPECTED_ITERATIONS * product
     shared = 3 * operations * _ridges(problem, sets) / len(sets)
-    return 16 * size <= MAX_FACTOR_BYTES and shared + own < apart
+    return problem.gram.whole and 16 * size <= MAX_FACTOR_BYTES and shared + own < apart
 
 
 def _ridges(problem: Problem, sets: Sequence[Points]) -> int:
@@ -318,7 +318,8 @@ def _stacks(stack: Stack) -> bool:
     """Decide whether to solve a stack masked rather than one by one on copies."""
     kept = to_numpy((stack.weights > 0).sum(axis=0))
     retained = float(kept.min()) / len(stack.weights)
-    return not stack.problem.loss.quadratic and 1 - retained < SLICE_STACK_FROM
+    direct = stack.problem.loss.quadratic and stack.problem.gram.whole
+    return not direct and 1 - retained < SLICE_STACK_FROM
 
 
 def _one_by_one(

@@ -262,7 +262,9 @@ class System:
 
     def _iterate_single(self, b: Array, reduction: Any) -> tuple[Array, int, bool]:
         """Do the same in float32, with the kernel scaled so that nothing overflows."""
-        gram, largest = self.gram.single
+        scaled = self.gram.single
+        assert scaled is not None  # or `single` would not be set
+        gram, largest = scaled
         root = rounded(self.root, (largest / self.rho) ** 0.5)
 
         def operator(v: Array) -> Array:
@@ -289,9 +291,10 @@ class System:
 
     @property
     def _fits(self) -> bool:
-        """Whether there is one matrix A, not one for each of a stack, with room for its factors."""
+        """Whether there is one matrix A, not one for each of a stack, and room for its factors."""
         one = self.root.scale.shape[2] == 1 and np.size(self.rho) == 1
-        return one and 8 * cost(self.gram, self.root)[0] <= MAX_FACTOR_BYTES
+        fits = 8 * cost(self.gram, self.root)[0] <= MAX_FACTOR_BYTES
+        return one and self.gram.whole and fits
 
     @functools.cached_property
     def _possible(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import Array, like, namespace
+from ._arrays import Array, namespace
 from ._factorization import with_ridge
 from ._gram import Gram
 from ._losses import HessianRoot, rounded
@@ -50,7 +50,8 @@ class Preconditioner:
 
     @functools.cached_property
     def _single(self) -> tuple[HessianRoot, Array, Array]:
-        xp, largest = namespace(self._factor), self.gram.single[1]
+        scaled, xp = self.gram.single, namespace(self._factor)
+        largest = 1.0 if scaled is None else scaled[1]
         root = rounded(self.root, (largest / self.rho) ** 0.5)
         factor = xp.asarray(self._factor / largest**0.5, dtype=xp.float32)
         inner = self._inner * np.reshape(self.rho, (-1, 1, 1)) ** 0.5
@@ -67,7 +68,7 @@ class Preconditioner:
         curvature = max(float((self.root.scale**2).max()), SMALLEST)
         error = LEFT_OVER * float(np.min(self.rho)) / curvature
         width = math.ceil(math.sqrt(RANK * side) / (NARROW if self.narrow else 1))
-        return like(self.gram.low_rank.columns(width, error), self.gram.matrix)
+        return self.gram.like(self.gram.low_rank.columns(width, error))
 
     @property
     def _stacked(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ._arrays import Array, dot, like, namespace, root_dot
 from ._gram import Gram
 from ._losses import Loss
-from ._newton import System
+from ._newton import SINGLE_CONDITION, System
 from ._patience import Patience
 
 EPS = float(np.finfo(np.float64).eps)
@@ -118,8 +118,14 @@ class Problem:
     def system(self, outputs: Array, patience: Patience | None = None) -> System:
         """Return the linear system of a Newton step from these outputs."""
         root = self.loss.root(outputs, self.weights)
-        direct = self.loss.quadratic
-        return System(self.gram, root, self.rho, direct, patience or Patience())
+        direct = self.loss.quadratic and self.gram.whole
+        return System(self.gram, root, self.rho, direct, patience or Patience(), self._single)
+
+    @property
+    def _single(self) -> bool:
+        """Whether to iterate in float32: the matrix is in float32, and the condition allows it."""
+        condition = self.loss.curvature * float(self.weights.max() * self.gram.diagonal.sum())
+        return self.gram.rounded and condition <= SINGLE_CONDITION * self.rho
 
     def without(self, forget: npt.NDArray[np.intp]) -> "Problem":
         """Return the problem with weight zero on some points."""

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from ._arrays import Array, as_stack, dot, like, namespace
 from ._factorization import solve_blocks
-from ._gram import Cross
 from ._losses import HessianRoot
 from ._methods import FirstOrder, Method, NewtonStep
 from ._newton import EPS, TOLERANCE, Solution, System
@@ -95,7 +94,9 @@ class Removals:
         push, n = self.push[rows], len(self.push)
         place = np.arange(n)[:, None] == np.arange(rows.start, rows.stop)
         own = like(place, push)[:, None] * push.T
-        product = Cross(self.system.gram.matrix[rows]).pull_back(push)  # K e_i push_i
+        product = self.system.gram.rows(np.arange(rows.start, rows.stop)).pull_back(
+            push
+        )  # K e_i push_i
         return self.system.correction(own, product, TOLERANCE)[0]
 
     def _base(self) -> Solution:

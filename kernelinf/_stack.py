@@ -91,9 +91,11 @@ class Stack:
 
     @property
     def single(self) -> bool:
-        """Whether the largest condition number that a system can have allows float32."""
-        trace = float(self.problem.gram.diagonal.sum())
-        return bool(self.problem.loss.curvature * trace <= SINGLE_CONDITION * self.rho.min())
+        """Whether float32 is faster, and the largest condition number of a system allows it."""
+        gram = self.problem.gram
+        condition = self.problem.loss.curvature * float(gram.diagonal.sum())
+        allowed = bool(condition <= SINGLE_CONDITION * self.rho.min())
+        return allowed and gram.single is not None
 
     def system(self, outputs: Array) -> System:
         """Return the linear system of a Newton step from these outputs."""

@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 from tqdm import tqdm
 
+from ._archive import Archive
 from ._arrays import Array, as_stack, dot, finite, in_float64, like, real, to_numpy
 from ._checks import is_number, is_whole
 from ._gram import Cross, Gram
@@ -297,6 +299,52 @@ class Model:
         """The Gram matrix of the training points."""
         return self.problem.gram
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, NumPy's .npz, which cannot execute code.
+
+        The Gram matrix is not in it: `kernelinf.load` takes it again. A function of initial
+        outputs is not either.
+
+        Parameters
+        ----------
+        path
+            A name that ends in .npz. A file of that name is replaced.
+
+        Raises
+        ------
+        ValueError
+            The name does not end so, or its folder does not exist.
+        """
+        about = {"kind": "model", "gram": self.gram.fingerprint(), "model": self._about()}
+        Archive(about, self._arrays()).write(path)
+
+    def _about(self) -> dict[str, Any]:
+        """Return what a file says of the model that is no array."""
+        problem = self.problem
+        return {
+            "loss": problem.loss.name,
+            "reg": problem.reg,
+            "reg_scale": problem.reg_scale,
+            "gradient_norm": self.gradient_norm,
+            "converged": self.converged,
+        }
+
+    def _arrays(self, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays of a file, each name with a prefix but that of the classes."""
+        problem, history = self.problem, self.history
+        arrays = {
+            "targets": problem.targets,
+            "weights": problem.weights,
+            "offset": problem.offset,
+            "alpha": self.alpha,
+            "outputs": self.outputs,
+            "risk": history.risk,
+            "gradient_norm": history.gradient_norm,
+            "products": history.products,
+        }
+        classes = {} if self.classes is None else {"classes": self.classes}
+        return {prefix + name: np.asarray(array) for name, array in arrays.items()} | classes
+
     @in_float64
     def predict(
         self, x_test: npt.ArrayLike | Cross, *, offset: npt.ArrayLike | None = None
@@ -467,11 +515,10 @@ def largest_curvature(problem: Problem) -> float:
 
 def _largest_eigenvalue(gram: Gram, side: int) -> float:
     if side < 4 or gram.norm == 0:  # too small for ARPACK, or nothing to find
-        return float(np.linalg.eigvalsh(to_numpy(gram.square()))[-1])
-    square = gram.square()
+        return float(np.linalg.eigvalsh(to_numpy(gram.storage.rows(np.arange(side))))[-1])
 
     def product(v: Array) -> Array:
-        return to_numpy(square @ like(v, square))
+        return to_numpy(gram.storage.left(gram.like(v[None])))[0]
 
     operator = scipy.sparse.linalg.LinearOperator((side, side), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=side)
@@ -513,7 +560,7 @@ def posed(
         )
     initial = offset if function is None else _called(function, gram.x)
     initial = _offset_array(initial, targets.values.shape, targets.values)
-    values = like(targets.values, gram.matrix)
+    values = gram.like(targets.values)
     problem = Problem(
         gram,
         values,

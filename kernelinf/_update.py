@@ -1,13 +1,15 @@
 """What an edit of the training set changes: predicted in one step, or found out by retraining."""
 
 import functools
+import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ._archive import Archive
 from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, to_numpy
 from ._gram import Cross
 from ._methods import Method, NewtonStep
@@ -97,6 +99,31 @@ class Update:
     def converged(self) -> bool:
         """Whether the solve, or the retraining, reached its tolerance."""
         return self.model.converged
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the update, with the models before and after, as `Model.save` does.
+
+        Parameters
+        ----------
+        path
+            A name that ends in .npz. A file of that name is replaced.
+
+        Raises
+        ------
+        ValueError
+            The name does not end so, or its folder does not exist.
+        """
+        before, after = self.before, self.model
+        about = {
+            "kind": "update",
+            "gram": before.gram.fingerprint(),
+            "model": before._about(),
+            "after model": after._about(),
+            "method": type(self.method).__name__,
+            "settings": asdict(self.method),  # type: ignore[call-overload]
+            "residual": self.residual,
+        }
+        Archive(about, before._arrays() | after._arrays("after ")).write(path)
 
     @in_float64
     def effect(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import kernelinf as ki
 import numpy as np
 import pytest
-from kernelinf._gram import Cross, Gram
+from kernelinf._gram import Cross, Dense, Gram
 
 N, T, D = 12, 4, 3
 
@@ -19,7 +19,7 @@ def kernel_matrices():
 def on_device(sigma, cross):
     """Hold the matrices as JAX arrays, which public functions do for an accelerator's alone."""
     with jax.enable_x64(True):
-        return Gram(N, None, _given=jnp.asarray(sigma)), Cross(jnp.asarray(cross))
+        return Gram.of(Dense(jnp.asarray(sigma))), Cross(jnp.asarray(cross))
 
 
 def answers(gram, cross, loss, y, y_test):

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 LAYERS = (
     ("_version", "_checks"),
     ("_arrays", "_neural_tangents"),
-    ("_agreement", "_threads"),
+    ("_agreement", "_archive", "_threads"),
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
@@ -26,7 +26,7 @@ LAYERS = (
     ("_training",),
     ("_methods", "_test_points"),
     ("_update",),
-    ("_perturbation",),
+    ("_loading", "_perturbation"),
     ("_removal",),
     ("_removals", "_single"),
     ("_influence", "_leave_one_out"),

@@ -35,9 +35,9 @@ def assert_same_text(printed, shown):
 
 
 @pytest.mark.parametrize(("page", "line", "code", "shown"), list(examples()))
-def test_example_runs_and_prints_what_is_shown(page, line, code, shown):
+def test_example_runs_and_prints_what_is_shown(page, line, code, shown, tmp_path):
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), contextlib.chdir(tmp_path):  # it may write files
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), {"__name__": "__main__"})
     if shown is not None:
         assert_same_text(printed.getvalue(), shown)
