@@ -1,5 +1,6 @@
 """Kernel functions: infinitely wide networks (`from_stax`), `linear` and `rbf`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +53,7 @@ class Kernel:
         Returns
         -------
         numpy.ndarray
-            Kernel values (n1, n2), float64.
+            Kernel values (n1, n2), or (n1, d, n2, d), float64.
 
         Raises
         ------
@@ -85,7 +86,8 @@ class Kernel:
         Returns
         -------
         numpy.ndarray
-            Values (n,), float64: the diagonal of ``kernel(x)``, to rounding.
+            Values (n,), or (n, d) of a kernel with blocks, float64: the diagonal of ``kernel(x)``,
+            to rounding.
 
         Raises
         ------
@@ -346,4 +348,6 @@ def _flat(x: jax.Array) -> jax.Array:
 
 
 def _mirrored(values: Array) -> Array:
-    return np.tril(values) + np.tril(values, -1).T
+    side = math.prod(values.shape[: values.ndim // 2])  # n, or n d of full blocks
+    square = values.reshape(side, side)
+    return (np.tril(square) + np.tril(square, -1).T).reshape(values.shape)

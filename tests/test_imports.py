@@ -17,6 +17,7 @@ LAYERS = (
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
     ("_kernels", "networks", "datasets"),
+    ("_empirical",),
     ("_gram",),
     ("_factorization",),
     ("_preconditioner",),

@@ -118,7 +118,7 @@ def _labels(y: Any, y_test: Any, n: int, t: int) -> tuple[npt.NDArray[np.intp], 
 def _squared_lengths(gram: Gram) -> Array:
     """Return k(x_i, x_i), (n,), without the Gram matrix where there are points to take it from."""
     if gram.kernel is not None and gram.x is not None:
-        return gram.kernel.diagonal(gram.x)
+        return gram.kernel.diagonal(gram.x).reshape(gram.n, -1).sum(axis=1)
     return to_numpy(gram.diagonal).sum(axis=1)
 
 
