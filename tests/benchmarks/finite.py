@@ -35,7 +35,7 @@ def main():
         away = [distance(width, depth, x, infinite) for width in WIDTHS]
         slope = np.polyfit(np.log(WIDTHS), np.log(away), 1)[0]
         cells = " | ".join(f"{value:.4f}" for value in away)
-        print(f"| {depth} | {cells} | {slope:.2f} | {time.perf_counter() - start:.0f} |", flush=True)
+        print(f"| {depth} | {cells} | {slope:.2f} | {time.perf_counter() - start:.0f} |")
 
 
 if __name__ == "__main__":
