@@ -43,7 +43,7 @@ class Inspection:
 
     @property
     def smallest(self) -> float | None:
-        """The smallest eigenvalue, perhaps below zero by rounding; None where it was not computed."""
+        """The smallest eigenvalue, perhaps below zero by rounding; None if not computed."""
         return float(self.eigenvalues[0]) if len(self.eigenvalues) > 1 else None
 
     @property
@@ -90,8 +90,9 @@ class Inspection:
         if self.smallest is None:
             return f"the largest is {self.largest:.3g}"
         side = len(self.eigenvalues)
-        near = f"{side - (self.rank or 0)} of {side} are zero to rounding"
-        return f"{self.smallest:.3g} to {self.largest:.3g}; {near}"
+        zeros = side - (self.rank or 0)
+        smallest = 0.0 if zeros else self.smallest
+        return f"{smallest:.3g} to {self.largest:.3g}; {zeros} of {side} are zero to rounding"
 
     def _named(self) -> str:
         if not self.duplicates:
