@@ -19,6 +19,8 @@ from ._influence import influence as influence
 from ._influence import representer as representer
 from ._influence import self_influence as self_influence
 from ._influence import top_influence as top_influence
+from ._inspection import Inspection as Inspection
+from ._inspection import inspect as inspect
 from ._kernels import from_stax as from_stax
 from ._kernels import linear as linear
 from ._kernels import rbf as rbf

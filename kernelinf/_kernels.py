@@ -1,6 +1,7 @@
 """Kernel functions: infinitely wide networks (`from_stax`), `linear` and `rbf`."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,9 @@ import numpy.typing as npt
 
 from ._arrays import Array, in_float64
 from ._checks import check_unmasked, is_number
-from ._neural_tangents import is_builder, neural_tangents, uses_dropout
+from ._neural_tangents import is_builder, is_layer, neural_tangents, uses_dropout
 
+MIXED = 1e-5  # relative change of a value by what else is in the batch that is no rounding
 KINDS = ("ntk", "nngp")
 DIAGONAL_CHUNK = 16  # a pair of 32 x 32 images under global pooling takes 8 MB a layer
 
@@ -124,7 +126,17 @@ class Kernel:
         """Refuse points of a shape (without the first axis) that the kernel cannot take."""
         if shape not in self._probed:
             self._check_points(shape)
+            if _channels_first(shape) and self._sees_positions(shape):
+                warnings.warn(
+                    f"points of shape {shape} look like images with channels first; networks take "
+                    "channels last: pass np.moveaxis(x, 1, -1)",
+                    stacklevel=2,
+                )
             self._probed.add(shape)
+
+    def _sees_positions(self, shape: tuple[int, ...]) -> bool:
+        """Whether the order of a point's axes matters."""
+        return False
 
     @cached_property
     def _probed(self) -> set[tuple[int, ...]]:
@@ -168,6 +180,29 @@ class _Stax(Kernel):
         except Exception as error:
             raise ValueError(f"the network cannot take points of shape {shape}: {error}") from error
         _check_output(result, self.kind)
+        if not is_layer(self.kernel_fn):
+            self._check_batches(shape)
+
+    @in_float64
+    def _check_batches(self, shape: tuple[int, ...]) -> None:
+        """Refuse a function of other make whose values depend on the other points of a batch."""
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(3, *shape)))
+        together, alone = self._evaluate(x, x), self._evaluate(x[:1], x[:1])
+        away = abs(float(together[0, 0] - alone[0, 0]))
+        if not away <= MIXED * abs(float(together[0, 0])):
+            raise ValueError(
+                "`network` gives a point another kernel value with other points in its batch "
+                f"({float(together[0, 0]):.6g} and not {float(alone[0, 0]):.6g}); a kernel is a "
+                "function of two points"
+            )
+
+    def _sees_positions(self, shape: tuple[int, ...]) -> bool:
+        flat = jax.ShapeDtypeStruct((2, math.prod(shape)), np.float64)
+        try:
+            jax.eval_shape(lambda x: self.kernel_fn(x, x, self.kind), flat)
+        except Exception:
+            return True
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,6 +376,10 @@ def _check_output(result: Any, kind: str) -> None:
             f"the network's kernel of 2 and 3 points has shape {shape} and not (2, 3); put "
             "stax.Flatten() or stax.GlobalAvgPool() before its last stax.Dense(1)"
         )
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and shape[0] in (1, 3) and shape[1] == shape[2] > 4
 
 
 def _flat(x: jax.Array) -> jax.Array:

@@ -98,6 +98,11 @@ def is_builder(thing: Any) -> bool:
     return home == "kernelinf.networks" or (of_stax and _requirements.get_req(thing) is None)
 
 
+def is_layer(kernel_fn: Callable[..., Any]) -> bool:
+    """Whether it is made of layers of stax, whose kernels are functions of two points."""
+    return _requirements.get_req(kernel_fn) is not None
+
+
 def uses_dropout(kernel_fn: Callable[..., Any]) -> bool:
     """Whether a network of stax has a Dropout layer in its "train" mode."""
     return bool((_requirements.get_req(kernel_fn) or {}).get("use_dropout", False))

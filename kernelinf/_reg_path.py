@@ -348,12 +348,14 @@ def _trained(problem: Problem, classes: Any, regs: Array) -> Iterator[_Row]:
     path: list[tuple[float, Array]] = []
     for reg in regs.tolist():
         here = replace(problem, reg=reg)
-        trained = Newton().train(here, _start(path, here), progress=False)
+        try:
+            trained = Newton().train(here, _start(path, here), progress=False)
+            model = model_of(here, trained, classes, None, stacklevel=6)
+            left_out, used = leave_one_out(model), _degrees_of_freedom(model)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"at {reg:.3g}, one of `regs`: {error}") from None
         path.append((math.log(reg), trained.alpha))
-        model = model_of(here, trained, classes, None, stacklevel=6)
-        left_out = leave_one_out(model)
         training = float(here.loss.value(trained.outputs, here.targets).mean())
-        used = _degrees_of_freedom(model)
         yield _Row(float(left_out.losses.mean()), left_out.accuracy, None, used, training)
 
 

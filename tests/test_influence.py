@@ -603,3 +603,14 @@ def test_top_refuses_outputs_and_impossible_sizes():
     for k in (0, 7):
         with pytest.raises(ValueError, match=f"`k` is {k}; pass a number from 1 to 6"):
             ki.influence(model, kernel, LABELS).top(k)
+
+
+@pytest.mark.parametrize("ridge", [1e-3, 1e-5, 1e-6])
+def test_self_influence_keeps_its_digits_at_small_ridges(ridge):
+    """A structured factorisation loses twice as many as the condition number of the system."""
+    x = np.random.default_rng(0).normal(size=(30, 5))
+    x[3] = x[4] = x[2]
+    kernel, y = x @ x.T + 1, np.arange(30) % 3
+    model = ki.fit(ki.gram(kernel), y, reg=30 * ridge, reg_scale="sum")
+    diagonal = ki.influence(model, kernel, y).values.diagonal()
+    np.testing.assert_allclose(ki.self_influence(model), diagonal, rtol=2e-9)

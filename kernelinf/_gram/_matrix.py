@@ -266,6 +266,12 @@ class Gram:
         """Return the matrix as a square one: (n, n), or (n d, n d) for full blocks."""
         return self.storage.matrix()
 
+    def with_blocks(self, d: int) -> "Gram":
+        """Return the matrix with full blocks for d outputs, Sigma (x) I written out."""
+        whole = self.square()
+        xp = namespace(whole)
+        return Gram.of(Dense(xp.kron(whole, xp.eye(d))), d)
+
     def rows(self, points: npt.NDArray[np.intp]) -> Cross:
         """Return the kernel between some of the training points, (m,) indices, and all."""
         rows = self.storage.rows(self._rows(points))

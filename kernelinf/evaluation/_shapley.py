@@ -106,6 +106,10 @@ def _training_points(given: Any) -> tuple[Gram, npt.NDArray[np.bool]]:
 
 def _labels(y: Any, y_test: Any, n: int, t: int) -> tuple[npt.NDArray[np.intp], ...]:
     """Return the classes of training and test points as numbers, (n,) and (t,)."""
+    if np.asarray(y).dtype.kind == "f" and np.ndim(y) == 1:
+        raise ValueError(
+            "`y` holds real numbers; neighbours vote for classes: pass one label a point"
+        )
     targets = encode(y, "cross_entropy", n)
     shape = (t, targets.values.shape[1])
     test_targets = encode_test(y_test, targets.classes, "cross_entropy", shape)
