@@ -10,6 +10,7 @@ pairs along each. One image meets several at a time, which come last in memory, 
 of contiguous numbers. The variances of an image are computed once for all its pairs.
 """
 
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,12 @@ import numpy.typing as npt
 
 WINDOW = 3  # side of a convolution's filter
 POOL = 2  # side of a pooling's window, and its stride
-TILE_BYTES = 2**23  # of the largest covariance of one image with several: what caches hold
-ACCELERATOR_TILE_BYTES = 2**28  # enough numbers at once to occupy an accelerator
+# One image meets a power of two of others at a time: as many as keep their largest covariance
+# within bytes that a CPU's caches hold, or that occupy an accelerator. Fewer leave vector units
+# idle, more leave little of the half that symmetry saves.
+TILE_BYTES = {"cpu": 2**24, "accelerator": 2**28}
+TILE_WIDTH = (4, 64)
+SLAB_BYTES = {"cpu": 2**18, "accelerator": 2**26}  # of what is evaluated before it is kept
 
 # arcsin(y) / y by powers of 8 y^2 - 1, for y from 0 to 1/2: its Taylor series, economised in exact
 # arithmetic (Lanczos 1938). The remainder is 2e-17.
@@ -234,42 +239,83 @@ def _at(values: jax.Array, rows: Indices, columns: Indices) -> jax.Array:
     return jnp.take(jnp.take(values, rows, axis=0), columns, axis=1)
 
 
-def _rectify(maps: Maps, first: jax.Array, second: jax.Array) -> Maps:
-    """Pass covariances through a ReLU, given the standard deviations of the two positions.
+def _slabs(function: Callable[..., Any], pairs: Pairs, bytes_each: int) -> Any:
+    """Evaluate a function of pairs, in slabs of some pairs at a time, and join what it returns.
+
+    A loop keeps its results. Without one, XLA fuses a step into the next and evaluates it again for
+    every neighbour that reads it, which takes several times as long.
+    """
+    n = len(pairs.first)
+    slabs = min(n, max(2, n * bytes_each // SLAB_BYTES[_device()]))
+    size = -(-n // slabs)
+    rows = np.minimum(np.arange(n + -n % size), n - 1).reshape(-1, size)
+    parts = jax.lax.map(lambda r: function(*r), (rows, pairs.first[rows], pairs.second[rows]))
+    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:n], parts)
+
+
+def _device() -> str:
+    return "cpu" if jax.default_backend() == "cpu" else "accelerator"
+
+
+def _inputs(x1: jax.Array, x2: jax.Array, rows: Pairs, columns: Pairs) -> jax.Array:
+    """Mean over channels of the products of two images (rows, columns, channels, t or 1)."""
+    channels = x2.shape[2]
+
+    def some(_: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+        above, below = x1[first], x2[second]
+        products = (
+            above[:, columns.first, c] * below[:, columns.second, c] for c in range(channels)
+        )
+        return sum(products) / channels  # type: ignore[return-value]
+
+    return _slabs(some, rows, 8 * len(columns.first) * x2.shape[-1])
+
+
+def _rectify(maps: Maps, first: jax.Array, second: jax.Array, rows: Pairs, columns: Pairs) -> Maps:
+    """Pass covariances through a ReLU, given standard deviations (rows, columns, t or 1).
 
     The arc-cosine kernels of degrees 1 and 0 (Cho and Saul 2009).
     """
     nngp, ntk = maps
-    scale = first * second
-    cosine = nngp * _inverse(first) * _inverse(second)
-    sine, angle = _sine_and_angle(cosine)
-    slope = 0.5 - angle / (2 * np.pi)  # the expected product of two derivatives
-    rectified = scale * (sine / (2 * np.pi) + slope * cosine)
-    return rectified, None if ntk is None else slope * ntk
+    inverse1, inverse2 = _inverse(first), _inverse(second)
+
+    def some(row: jax.Array, row1: jax.Array, row2: jax.Array) -> Maps:
+        def pairwise(a: jax.Array, b: jax.Array) -> jax.Array:
+            return a[row1][:, columns.first] * b[row2][:, columns.second]
+
+        cosine = _snap(nngp[row] * pairwise(inverse1, inverse2))
+        slope = 0.5 - _angle(cosine) / (2 * np.pi)  # the expected product of the derivatives
+        sine = jnp.sqrt((1 - cosine) * (1 + cosine))
+        rectified = pairwise(first, second) * (sine / (2 * np.pi) + slope * cosine)
+        return rectified, None if ntk is None else slope * ntk[row]
+
+    return _slabs(some, rows, 8 * nngp[0].size)
 
 
 def _inverse(scale: jax.Array) -> jax.Array:
-    return jnp.where(scale > 0, 1 / scale, 0.0)  # where nothing varies, no cosine is defined
+    return jnp.where(scale > 0, 1 / scale, 0.0)  # no cosine is defined where nothing varies
 
 
-def _sine_and_angle(cosine: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return sin and arccos of a cosine, an angle of exactly 0 or pi within rounding of 1 or -1.
+def _snap(cosine: jax.Array) -> jax.Array:
+    # Within rounding of 1 a cosine carries no angle, but its arccos would be as large as 1e-8.
+    close = jnp.abs(cosine) >= 1 - 32 * jnp.finfo(cosine.dtype).eps
+    return jnp.where(close, jnp.sign(cosine), cosine)
 
-    The angle is 2 arcsin of sqrt((1 - |cos|) / 2), or pi/2 - arcsin |cos| where that is smaller.
-    XLA's own arccos takes three times as long.
+
+def _angle(cosine: jax.Array) -> jax.Array:
+    """Return the arccos in a third of the time of XLA's.
+
+    It is 2 arcsin of sqrt((1 - |cos|) / 2), or pi/2 - arcsin |cos| where |cos| is at most 1/2.
     """
     size = jnp.abs(cosine)
     wide = size <= 0.5
-    rest = jnp.where(size >= 1 - 32 * jnp.finfo(cosine.dtype).eps, 0.0, (1 - size) / 2)
-    square = jnp.where(wide, size * size, rest)
-    y = jnp.where(wide, size, jnp.sqrt(rest))
-    powers = jnp.full_like(y, ARCSINE[-1])
+    square = jnp.where(wide, size * size, (1 - size) / 2)
+    powers = jnp.full_like(size, ARCSINE[-1])
     for coefficient in ARCSINE[-2::-1]:
         powers = powers * (8 * square - 1) + coefficient
-    arcsine = y * powers
+    arcsine = jnp.where(wide, size, jnp.sqrt(square)) * powers
     acute = jnp.where(wide, np.pi / 2 - arcsine, 2 * arcsine)
-    sine = jnp.sqrt(1 - square) * jnp.where(wide, 1.0, 2 * y)
-    return sine, jnp.where(cosine < 0, np.pi - acute, acute)
+    return jnp.where(cosine < 0, np.pi - acute, acute)
 
 
 # --- all layers ----------------------------------------------------------------------------------
@@ -340,9 +386,9 @@ class Evaluator:
 
     def _tile(self, x: jax.Array) -> int:
         """Images that one image meets at a time: as many as caches, or an accelerator, can use."""
-        budget = TILE_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_TILE_BYTES
-        most = max(1, budget // (8 * self.architecture.plan(x.shape[1:]).entries))
-        return -(-len(x) // -(-len(x) // most))
+        most = TILE_BYTES[_device()] // (8 * self.architecture.plan(x.shape[1:]).entries)
+        width = np.clip(2 ** (max(1, most).bit_length() - 1), *TILE_WIDTH)
+        return min(int(width), len(x))
 
     def _pair(
         self,
@@ -357,9 +403,7 @@ class Evaluator:
         Without `scales` the images are the same, and their standard deviations are returned too.
         """
         w, b = self.architecture.w_std**2, self.architecture.b_std**2
-        pairs = plan.rows.pairs, plan.columns.pairs
-        first = _at(x1, *(p.first for p in pairs))
-        nngp = jnp.mean(first * _at(x2, *(p.second for p in pairs)), axis=2)
+        nngp = _inputs(x1, x2, plan.rows.pairs, plan.columns.pairs)
         ntk, found = None, []
         for level, step in enumerate(zip(plan.rows.steps, plan.columns.steps, strict=True)):
             nngp = w * _convolve(nngp, *step) + b
@@ -369,9 +413,8 @@ class Evaluator:
                 own = jnp.sqrt(_at(nngp, *(s.pairs.own for s in step)))
                 found.append(own)
             scale1, scale2 = (own, own) if scales is None else scales[level]
-            scale1 = _at(scale1, *(s.pairs.first for s in step))
-            scale2 = _at(scale2, *(s.pairs.second for s in step))
-            nngp, ntk = _rectify((nngp, ntk), scale1, scale2)
+            pairs = (s.pairs for s in step)
+            nngp, ntk = _rectify((nngp, ntk), scale1, scale2, *pairs)
             nngp = _average(nngp, *step)
             ntk = None if ntk is None else _average(ntk, *step)
         nngp = w * nngp.mean(axis=(0, 1)) + b
@@ -406,4 +449,4 @@ def remember(kernel_fn: Callable[..., Any], architecture: Architecture) -> None:
 
 def recall(kernel_fn: Callable[..., Any]) -> Architecture | None:
     """Return the architecture of a kernel function, if it was noted."""
-    return _known.get(kernel_fn)
+    return _known.get(kernel_fn) if isinstance(kernel_fn, types.FunctionType) else None
