@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelinf import stax
 from kernelinf._convolutional import Evaluator, _angle, recall
 
 BIASED = {"w_std": 1.3, "b_std": 0.2}
