@@ -16,6 +16,7 @@ LAYERS = (
     ("_agreement", "_archive", "_threads"),
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),
     ("stax",),
+    ("_convolutional",),
     ("_kernels", "networks", "datasets"),
     ("_empirical",),
     ("_gram",),
