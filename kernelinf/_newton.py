@@ -315,7 +315,7 @@ class System:
             return factor
         n, d = self.root.scale.shape[:2]
         if n * d <= BLOCKS_SIDE and self._condition > STRUCTURED_CONDITION:
-            return factorize(self.gram.with_blocks(d), self.root, self.rho)
+            factor = factorize(self.gram.with_blocks(d), self.root, self.rho)
         self._try(factor)
         return factor
 
