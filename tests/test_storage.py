@@ -91,6 +91,12 @@ def test_numbers_in_float32_are_exact_in_products(tmp_path):
         same(gram @ v, rounded @ v, 1e-15)
 
 
+@pytest.mark.parametrize("where", ["float32", "disk float32"])
+def test_values_beyond_float32_are_named(where, tmp_path):
+    with pytest.raises(FloatingPointError, match='are beyond float32; pass dtype="float64"'):
+        _ = stored(where, tmp_path, 1e25 * points(), ki.linear()).storage
+
+
 def test_the_whole_matrix_from_disk_and_not_when_recomputed(tmp_path):
     np.testing.assert_array_equal(stored("disk", tmp_path).matrix, stored("memory", None).matrix)
     with pytest.raises(

@@ -39,8 +39,19 @@ def evaluated(tiles: Tiles, dtype: str, progress: bool) -> Storage:
 
 
 def put(matrix: npt.NDArray[Any], tiles: Tiles, block: tuple[int, int], values: Any) -> None:
-    """Write a block and its mirror image."""
+    """Write a block and its mirror image.
+
+    Raises
+    ------
+    FloatingPointError
+        Values are beyond float32.
+    """
     down, across = (tiles.span(i) for i in block)
+    if matrix.dtype == np.float32 and np.abs(values).max() > np.finfo(np.float32).max:
+        raise FloatingPointError(
+            f"kernel values up to {np.abs(values).max():.1e} are beyond float32; pass "
+            'dtype="float64", or scale the kernel down'
+        )
     matrix[down, across] = values
     matrix[across, down] = values.T
 
