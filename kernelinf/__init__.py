@@ -9,6 +9,11 @@ from . import datasets as datasets
 from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
+from ._certification import BudgetSpentError as BudgetSpentError
+from ._certification import Certificate as Certificate
+from ._certification import GradientBounds as GradientBounds
+from ._certification import certify as certify
+from ._certification import gradient_bounds as gradient_bounds
 from ._empirical import EmpiricalNTK as EmpiricalNTK
 from ._empirical import empirical_ntk as empirical_ntk
 from ._gram import Cross as Cross

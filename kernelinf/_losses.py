@@ -55,6 +55,8 @@ class Loss(abc.ABC):
     name: str
     curvature: float  # the largest eigenvalue its Hessian can have
     quadratic = False  # whether its Hessian is the identity everywhere
+    steepest: float  # the largest norm its gradient can have
+    lipschitz: float  # of its Hessian, in the spectral norm
 
     @abc.abstractmethod
     def value(self, outputs: Array, targets: Array) -> Array:
@@ -76,6 +78,7 @@ class SquaredLoss(Loss):
     """1/2 ||f - y||^2, summed over the outputs."""
 
     name, curvature, quadratic = "squared", 1.0, True
+    steepest, lipschitz = float("inf"), 0.0
 
     def value(self, outputs: Array, targets: Array) -> Array:
         """Return the loss of each point, (n,)."""
@@ -94,6 +97,10 @@ class CrossEntropyLoss(Loss):
     """-log softmax(f)[label]; targets are one-hot rows, or rows of class probabilities."""
 
     name, curvature = "cross_entropy", 0.5
+    steepest = 2**0.5
+    # Its third derivative along u, v, v is a covariance, E[(u - E u) (v - E v)^2] <= max |u - E u|
+    # Var v, with entries of u at most sqrt(2) ||u|| apart and Var v <= ||v||^2 / 2.
+    lipschitz = 0.5**0.5
 
     def value(self, outputs: Array, targets: Array) -> Array:
         """Return the loss of each point, (n,)."""
@@ -116,6 +123,7 @@ class LogisticLoss(Loss):
     """log(1 + exp(-y f)) of a single output; targets are -1 and +1."""
 
     name, curvature = "logistic", 0.25
+    steepest, lipschitz = 1.0, 1 / (6 * 3**0.5)
 
     def value(self, outputs: Array, targets: Array) -> Array:
         """Return the loss of each point, (n,)."""

@@ -6,21 +6,30 @@ or one factorisation.
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, like, namespace, to_numpy
+from ._checks import is_number
 from ._factorization import cost
 from ._groups import Groups
 from ._newton import EXPECTED_ITERATIONS, MAX_FACTOR_BYTES, TOLERANCE, Solution, System
 from ._problem import Problem
 from ._stack import Stack, spread, train
 from ._threads import in_threads
-from ._training import Model, Newton, check_tolerance, rounding
+from ._training import (
+    KernelGradientDescent,
+    Model,
+    Newton,
+    check_count,
+    check_tolerance,
+    rounding,
+)
 
 Points = npt.NDArray[np.intp]
 Form = Literal["masked", "sliced", "grouped"]
@@ -106,13 +115,12 @@ class SecondOrder(Method):
         return lambda stack, _: _second_order(model, system, stack)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NewtonStep(Method):
     """One Newton step of the edited risk, from the model's own coefficients.
 
     For a removal, Sun & Valaee 2026, Eqs. 5 and 12, with the kernel cancelled from both sides.
-    Exact for the squared loss. It keeps the residual rho alpha + g of a model that is not trained
-    to the end.
+    Exact for the squared loss, also from a model that is not trained to the end.
 
     Attributes
     ----------
@@ -121,30 +129,95 @@ class NewtonStep(Method):
         copy of the retained part of the Gram matrix; "grouped": from a factorisation of the whole
         system, which many small forget sets share. All give the same; None takes the cheapest by
         the sizes.
+    residual_correction
+        Keep the residual rho alpha + g that a model has which was stopped early. False assumes that
+        it was trained to the end and follows the gradient of the edit alone, as Guo et al. 2020
+        (Eq. 3) and Koh & Liang 2017 do: what training left undone stays so, and removed points keep
+        their share of the residual as a coefficient.
+    calibration_steps
+        Steps of gradient descent on the edited risk after the Newton step, at the largest rate that
+        is stable for a quadratic risk: the remedy that makes up for a naive step without its
+        residual, at the price of products with the kernel.
+    calibration_fraction
+        Share of the points, in (0, 1], that the descent sees, drawn once. Their weights are raised
+        to the total of all.
+    calibration_seed
+        Seed of that draw.
     """
 
     form: Form | None = None
+    residual_correction: bool = field(default=True, kw_only=True)
+    calibration_steps: int = field(default=0, kw_only=True)
+    calibration_fraction: float = field(default=1.0, kw_only=True)
+    calibration_seed: int = field(default=0, kw_only=True)
 
     def __repr__(self) -> str:
-        return "NewtonStep()" if self.form is None else f"NewtonStep({self.form!r})"
+        chosen = [
+            f"{option.name}={getattr(self, option.name)!r}"
+            for option in fields(self)
+            if getattr(self, option.name) != option.default
+        ]
+        return f"NewtonStep({', '.join(chosen)})"
 
     def __post_init__(self) -> None:
         if self.form not in (None, "masked", "sliced", "grouped"):
             raise ValueError(f"`form` is {self.form!r}; pass 'masked', 'sliced', 'grouped' or None")
+        if not isinstance(self.residual_correction, bool):
+            raise TypeError(
+                f"`residual_correction` is {self.residual_correction!r}; pass True or False"
+            )
+        check_count(self.calibration_steps, "calibration_steps")
+        check_count(self.calibration_seed, "calibration_seed")
+        share = self.calibration_fraction
+        if not (is_number(share) and 0 < share <= 1):
+            raise ValueError(f"`calibration_fraction` is {share!r}; pass a number in (0, 1]")
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is the Newton step itself, its residual kept and nothing after it."""
+        return self.residual_correction and not self.calibration_steps
 
     def solve(self, model: Model, problem: Problem) -> Solved:
         """Compute the coefficients of one edited problem."""
-        if self.form == "grouped":
-            before, after = (to_numpy(p.weights) for p in (model.problem, problem))
-            removed = (after == 0) & (before > 0)
-            shared = _Shared(model, like(np.where(removed, before, after), problem.weights))
-            return _single(shared(_stack_of(problem), [np.flatnonzero(removed)]))
-        sliced = self.form == "sliced" or (self.form is None and _slices(problem))
-        return _sliced_step(problem, model) if sliced else _masked_step(problem, model)
+        return self._calibrated(problem, self._step(model, problem))
 
     def batch(self, model: Model, sets: Sequence[Points]) -> Batch:
         """Prepare for these removals, and return what solves some of them as a stack."""
-        shared = _Shared(model, model.problem.weights)
+        steps = self._steps(model, sets)
+
+        def solve(stack: Stack, members: Sequence[Points]) -> Solved:
+            solved = steps(stack, members)
+            if not self.calibration_steps:
+                return solved
+            alpha = to_numpy(solved.alpha)
+            parts = [
+                self._calibrated(
+                    model.problem.without(group),
+                    Solved(
+                        like(alpha[:, :, column], model._alpha),
+                        solved.residuals[column : column + 1],
+                        solved.converged[column : column + 1],
+                    ),
+                )
+                for column, group in enumerate(members)
+            ]
+            return _joined([replace(part, alpha=as_stack(part.alpha)) for part in parts])
+
+        return solve
+
+    def _step(self, model: Model, problem: Problem) -> Solved:
+        origin = _Origin(model, self.residual_correction)
+        if self.form == "grouped":
+            before, after = (to_numpy(p.weights) for p in (model.problem, problem))
+            removed = (after == 0) & (before > 0)
+            shared = _Shared(origin, like(np.where(removed, before, after), problem.weights))
+            return _single(shared(_stack_of(problem), [np.flatnonzero(removed)]))
+        sliced = self.form == "sliced" or (self.form is None and _slices(problem))
+        return _sliced_step(problem, origin) if sliced else _masked_step(problem, origin)
+
+    def _steps(self, model: Model, sets: Sequence[Points]) -> Batch:
+        origin = _Origin(model, self.residual_correction)
+        shared = _Shared(origin, model.problem.weights)
 
         def solve(stack: Stack, members: Sequence[Points]) -> Solved:
             largest = max(map(len, members))
@@ -157,10 +230,18 @@ class NewtonStep(Method):
                     if solved.converged.all():
                         return solved
             if self.form == "masked" or (self.form is None and _stacks(stack)):
-                return _by_columns(lambda part: _masked_steps(model, part), stack)
-            return _one_by_one(lambda part: _sliced_step(part, model), model, members)
+                return _by_columns(lambda part: _masked_steps(origin, part), stack)
+            return _one_by_one(lambda part: _sliced_step(part, origin), model, members)
 
         return solve
+
+    def _calibrated(self, problem: Problem, solved: Solved) -> Solved:
+        """Descend on the edited risk, or on a sample of its points, from a Newton step (n, d)."""
+        if not self.calibration_steps:
+            return solved
+        sample = _sample(problem, self.calibration_fraction, self.calibration_seed)
+        descent = KernelGradientDescent(self.calibration_steps)
+        return replace(solved, alpha=descent.train(sample, solved.alpha, progress=False).alpha)
 
 
 @dataclass(frozen=True)
@@ -183,7 +264,7 @@ class Retrain(Method):
         part = problem.take(rows)
         start = 0 * part.targets
         if not problem.loss.quadratic:
-            step, _ = _retained_step(problem, model, part, rows, tolerance=ROUGHLY)
+            step, _ = _retained_step(problem, _Origin(model), part, rows, tolerance=ROUGHLY)
             start = _better(part, step, start)
         trained = Newton(self.tol).train(part, start, progress=False)
         alpha = _scatter(trained.alpha, rows, problem.gram.n)
@@ -204,6 +285,64 @@ class Retrain(Method):
         # exact for removed rows, whatever the tolerance
         alpha = namespace(trained.alpha).where(stack.weights[:, None] > 0, trained.alpha, 0.0)
         return Solved(alpha, np.zeros(len(trained.converged)), trained.converged)
+
+
+@dataclass(frozen=True, eq=False)
+class _Origin:
+    """Where a Newton step starts from.
+
+    Attributes
+    ----------
+    corrected
+        Whether the step takes off the residual that the model has itself.
+    """
+
+    model: Model
+    corrected: bool = True
+
+    def pull(self, problem: Problem) -> Array:
+        """Return the right-hand side of the step on an edited problem, (n, d)."""
+        return self._residual - problem.residual(self.model._alpha, self.model._outputs)
+
+    def pulls(self, stack: Stack) -> Array:
+        """Return that of many edited problems, (n, d, s)."""
+        alpha, outputs = as_stack(self.model._alpha), as_stack(self.model._outputs)
+        return as_stack(self._residual) - stack.residual(alpha, outputs)
+
+    def shift(self, problem: Problem) -> Array | None:
+        """Return how the initial outputs differ from the model's, (n, d); None if they do not."""
+        before = self.model.problem.offset
+        return None if problem.offset is before else problem.offset - before
+
+    def arrive(self, step: Array, kept: Any) -> Array:
+        """Return the coefficients after a step, (n, d, ...).
+
+        A corrected step takes those of removed points to zero: exactly so, whatever the solver's
+        tolerance.
+        """
+        alpha = self.model._alpha if step.ndim == 2 else as_stack(self.model._alpha)
+        after = alpha + step
+        return namespace(after).where(kept, after, 0.0) if self.corrected else after
+
+    @functools.cached_property
+    def _residual(self) -> Array:
+        """The residual that is taken for zero, (n, d)."""
+        model = self.model
+        if self.corrected:
+            return 0 * model._alpha
+        return model.problem.residual(model._alpha, model._outputs)
+
+
+def _sample(problem: Problem, fraction: float, seed: int) -> Problem:
+    """Return the problem on a share of its points alone, weighted up to the total of all."""
+    rows = _retained(problem)
+    size = max(1, round(fraction * len(rows)))
+    chosen = np.random.default_rng(seed).choice(rows, size, replace=False)
+    weights = np.zeros(problem.gram.n)
+    weights[chosen] = to_numpy(problem.weights)[chosen]
+    return replace(
+        problem, weights=like(weights * (problem.total / weights.sum()), problem.weights)
+    )
 
 
 def _stack_of(problem: Problem) -> Stack:
@@ -255,35 +394,33 @@ class _Shared:
         Of all points before any is removed, (n,).
     """
 
-    model: Model
+    origin: _Origin
     weights: Array
     factorised: dict[float, System] = field(default_factory=dict)
 
     def __call__(self, stack: Stack, members: Sequence[Points]) -> Solved:
         rho = to_numpy(stack.rho)
         parts = [(ridge, np.flatnonzero(rho == ridge)) for ridge in np.unique(rho)]
-        n, d = self.model.problem.targets.shape
-        alpha, residuals = np.empty((n, d, len(members)), order="F"), np.empty(len(members))
+        n, d = stack.problem.targets.shape
+        step, residuals = np.empty((n, d, len(members)), order="F"), np.empty(len(members))
         for ridge, columns in parts:
             sets = tuple(members[int(column)] for column in columns)
             solution = self._solve(float(ridge), stack.columns(columns), sets)
-            alpha[:, :, columns] = to_numpy(as_stack(self.model._alpha) + solution.x)
+            step[:, :, columns] = to_numpy(solution.x)
             residuals[columns] = to_numpy(solution.residuals)
-        kept = to_numpy(stack.weights)[:, None] > 0
-        converged = residuals <= rounding(self.model.problem)
-        return Solved(like(np.where(kept, alpha, 0.0), stack.weights), residuals, converged)
+        alpha = self.origin.arrive(like(step, stack.weights), stack.weights[:, None] > 0)
+        return Solved(alpha, residuals, residuals <= rounding(self.origin.model.problem))
 
     def _solve(self, ridge: float, stack: Stack, sets: tuple[Points, ...]) -> Solution:
-        alpha, outputs = as_stack(self.model._alpha), as_stack(self.model._outputs)
-        root = stack.problem.loss.root(outputs, stack.weights)
+        root = stack.problem.loss.root(as_stack(self.origin.model._outputs), stack.weights)
         system = Groups(stack.problem.gram, root, ridge, True, full=self._full(ridge), sets=sets)
-        return system.solve(-stack.residual(alpha, outputs))
+        return system.solve(self.origin.pulls(stack))
 
     def _full(self, ridge: float) -> System:
         """Return the system of all points at a ridge; the last one is kept, factorised."""
         if ridge not in self.factorised:
-            problem = self.model.problem
-            root = problem.loss.root(self.model._outputs, self.weights)
+            model, problem = self.origin.model, self.origin.model.problem
+            root = problem.loss.root(model._outputs, self.weights)
             self.factorised.clear()
             self.factorised[ridge] = System(problem.gram, root, ridge, direct=True)
         return self.factorised[ridge]
@@ -347,15 +484,12 @@ def _joined(solved: Sequence[Solved]) -> Solved:
     )
 
 
-def _masked_steps(model: Model, stack: Stack) -> Solved:
-    """Solve on all n rows with weight zero on the forget sets: their rows read d_alpha = -alpha."""
-    alpha, outputs = as_stack(model._alpha), as_stack(model._outputs)
-    s = stack.weights.shape[1]
-    solution = stack.system(spread(model._outputs, s)).solve(-stack.residual(alpha, outputs))
-    # exact for removed rows, whatever the solver's tolerance
-    kept = stack.weights[:, None] > 0
-    after = namespace(alpha).where(kept, alpha + solution.x, 0.0)
-    return _checked(after, solution, model.problem)
+def _masked_steps(origin: _Origin, stack: Stack) -> Solved:
+    """Solve on all n rows with weight zero on the forget sets."""
+    outputs = spread(origin.model._outputs, stack.weights.shape[1])
+    solution = stack.system(outputs).solve(origin.pulls(stack))
+    after = origin.arrive(solution.x, stack.weights[:, None] > 0)
+    return _checked(after, solution, origin.model.problem)
 
 
 def _retained(problem: Problem) -> Points:
@@ -372,34 +506,40 @@ def _slices(problem: Problem) -> bool:
     return problem.loss.quadratic or forgotten >= SLICE_FROM
 
 
-def _masked_step(problem: Problem, model: Model) -> Solved:
-    """Solve on all n rows with weight zero on the forget set: their row reads d_alpha = -alpha."""
-    solution = problem.system(model._outputs).solve(-problem.residual(model._alpha, model._outputs))
-    # exact for removed rows, whatever the solver's tolerance
-    kept = (problem.weights > 0)[:, None]
-    alpha = namespace(solution.x).where(kept, model._alpha + solution.x, 0.0)
+def _masked_step(problem: Problem, origin: _Origin) -> Solved:
+    """Solve on all n rows with weight zero on the forget set."""
+    system = problem.system(origin.model._outputs)
+    solution = system.solve(origin.pull(problem), shift=origin.shift(problem))
+    alpha = origin.arrive(solution.x, (problem.weights > 0)[:, None])
     return _checked(alpha, solution, problem)
 
 
-def _sliced_step(problem: Problem, model: Model) -> Solved:
+def _sliced_step(problem: Problem, origin: _Origin) -> Solved:
     """Solve on a copy of the retained rows."""
     rows = _retained(problem)
-    alpha, solution = _retained_step(problem, model, problem.take(rows), rows)
-    return _checked(_scatter(alpha, rows, problem.gram.n), solution, problem)
+    alpha, solution = _retained_step(problem, origin, problem.take(rows), rows)
+    after = _scatter(alpha, rows, problem.gram.n)
+    if not origin.corrected:
+        moved = origin.model._alpha + origin.pull(problem) / problem.rho
+        after = namespace(after).where((problem.weights > 0)[:, None], after, moved)
+    return _checked(after, solution, problem)
 
 
 def _retained_step(
-    problem: Problem, model: Model, part: Problem, rows: Points, tolerance: float = TOLERANCE
+    problem: Problem, origin: _Origin, part: Problem, rows: Points, tolerance: float = TOLERANCE
 ) -> tuple[Array, Solution]:
     """Return the coefficients of the retained points, (r, d), after a Newton step.
 
-    The coefficients of removed points are a known shift of the outputs.
+    Those of removed points go their own way, rho x = b, which is a known shift of the outputs.
     """
-    xp = namespace(model._alpha)
-    alpha, outputs = (xp.take(a, rows, axis=0) for a in (model._alpha, model._outputs))
-    removed = xp.where((problem.weights > 0)[:, None], 0.0, model._alpha)
-    shift = -xp.take(problem.gram @ removed, rows, axis=0)
-    b = -part.residual(alpha, outputs)
+    model, xp = origin.model, namespace(origin.model._alpha)
+    pull = origin.pull(problem)
+    moved = xp.where((problem.weights > 0)[:, None], 0.0, pull / problem.rho)
+    shift, initial = problem.gram @ moved, origin.shift(problem)
+    shift = shift if initial is None else shift + initial
+    alpha, outputs, b, shift = (
+        xp.take(a, rows, axis=0) for a in (model._alpha, model._outputs, pull, shift)
+    )
     solution = part.system(outputs).solve(b, tolerance, shift)
     return alpha + solution.x, solution
 

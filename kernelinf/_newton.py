@@ -160,6 +160,8 @@ class System:
             if bool(((new <= self._enough(tolerance)) | (new > 0.1 * previous)).all()):
                 break
             pull = self.gram @ remainder
+        if self.single and bool((residuals > xp.maximum(tolerance, self._rounding)).any()):
+            return replace(self, single=False).solve(b, tolerance, shift)
         _check_progress(residuals)
         return Solution(x.reshape(b.shape), product.reshape(b.shape), residuals, iterations)
 
@@ -320,9 +322,14 @@ class System:
         return factor
 
     @property
-    def _condition(self) -> float:
-        """Bound the condition number of the system by the trace of K."""
+    def _condition(self) -> Any:
+        """Bound the condition number of the system by the trace of K; (s,) for s ridges."""
         return float(self.gram.diagonal.sum()) / self.rho
+
+    @property
+    def _rounding(self) -> Any:
+        """Relative residual that float64 may leave, (s,) for s ridges."""
+        return 8 * EPS * (1 + self._condition)
 
     def _try(self, factor: Factorization) -> None:
         """Refuse a factorisation that solves a random system much worse than rounding explains."""

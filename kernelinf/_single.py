@@ -122,6 +122,11 @@ def removals(model: Model, method: Method | None, columns: int) -> list[Removals
         return [_first_order(model, columns)]
     if not isinstance(method, NewtonStep):
         raise TypeError(f"`method` is {method!r}; pass ki.FirstOrder() or ki.NewtonStep()")
+    if not method.plain:
+        raise ValueError(
+            f"`method` is {method!r}; single points are removed by the Newton step itself, "
+            "ki.NewtonStep(); pass other steps to ki.remove_many"
+        )
     if model.problem.points < 2:
         raise ValueError("the model has a single training point; `method` NewtonStep takes two")
     weights = model.problem.weights

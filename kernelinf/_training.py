@@ -127,7 +127,7 @@ class Newton(Solver):
 
     def __post_init__(self) -> None:
         check_tolerance(self.tol)
-        _check_count(self.max_steps, "max_steps")
+        check_count(self.max_steps, "max_steps")
 
     def train(self, problem: Problem, start: Array, progress: bool) -> Trained:
         """Train from the coefficients `start`, (n, d)."""
@@ -187,7 +187,7 @@ class KernelGradientDescent(Solver):
     tol: float | None = None
 
     def __post_init__(self) -> None:
-        _check_count(self.steps, "steps")
+        check_count(self.steps, "steps")
         size = self.step_size
         if size is not None and not (is_number(size) and size > 0):
             raise ValueError(f"`step_size` is {size!r}; pass a positive number, or None")
@@ -503,26 +503,24 @@ def _finished(problem: Problem, alpha: Array, allowed: float, history: History) 
 
 
 def largest_curvature(problem: Problem) -> float:
-    """Bound the largest eigenvalue of rho I + W K, that of the risk's Hessian over `scale`.
-
-    The largest eigenvalue of K comes from ARPACK, to 1e-3, and is rounded up.
-    """
-    side = problem.gram.n * (problem.gram.outputs or 1)
+    """Bound the largest eigenvalue of rho I + W K, that of the risk's Hessian over `scale`."""
     weight = float(problem.weights.max())
-    top = 1.001 * _largest_eigenvalue(problem.gram, side)
-    return problem.rho + problem.loss.curvature * weight * top
+    return problem.rho + problem.loss.curvature * weight * largest_eigenvalue(problem.gram)
 
 
-def _largest_eigenvalue(gram: Gram, side: int) -> float:
+def largest_eigenvalue(gram: Gram) -> float:
+    """Bound the largest eigenvalue of K: from ARPACK, to 1e-3, and rounded up."""
+    side = gram.n * (gram.outputs or 1)
     if side < 4 or gram.norm == 0:  # too small for ARPACK, or nothing to find
-        return float(np.linalg.eigvalsh(to_numpy(gram.storage.rows(np.arange(side))))[-1])
+        values = np.linalg.eigvalsh(to_numpy(gram.storage.rows(np.arange(side))))
+        return 1.001 * float(values[-1])
 
     def product(v: Array) -> Array:
         return to_numpy(gram.storage.left(gram.like(v[None])))[0]
 
     operator = scipy.sparse.linalg.LinearOperator((side, side), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=side)
-    return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-3, v0=start)[0][0])
+    return 1.001 * float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-3, v0=start)[0][0])
 
 
 def posed(
@@ -598,7 +596,8 @@ def check_tolerance(tol: Any) -> None:
         raise ValueError(f"`tol` is {tol!r}; pass a positive number")
 
 
-def _check_count(count: Any, name: str) -> None:
+def check_count(count: Any, name: str) -> None:
+    """Refuse what is no whole number, zero or more."""
     if not (is_whole(count) and count >= 0):
         raise ValueError(f"`{name}` is {count!r}; pass a whole number, zero or more")
 

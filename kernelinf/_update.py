@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._archive import Archive
-from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, to_numpy
-from ._gram import Cross
+from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, real, to_numpy
+from ._gram import Cross, Gram
 from ._methods import Method, NewtonStep
 from ._problem import Problem
 from ._training import ConvergenceWarning, History, Model
@@ -100,6 +100,39 @@ class Update:
         """Whether the solve, or the retraining, reached its tolerance."""
         return self.model.converged
 
+    @in_float64
+    def output_bound(
+        self, x_test: npt.ArrayLike, *, diagonal: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Bound how far outputs are from those of exact retraining, at any test point.
+
+        The edited risk is strongly convex with modulus reg in parameter space, so its optimum is at
+        most the gradient norm over reg away, and outputs sqrt(k(x, x)) times that. No retraining,
+        no noise, and whatever the method: sqrt(k(x, x)) (gradient norm + rounding) / reg.
+
+        Parameters
+        ----------
+        x_test
+            Test points (t, ...). For a precomputed Gram anything of their number.
+        diagonal
+            k(x, x) of the test points, (t,), or (t, d, d) for full blocks; needed exactly for a
+            precomputed Gram.
+
+        Returns
+        -------
+        (t,) error bars of the Euclidean distance over the d outputs. With full blocks of a kernel
+        the trace of k(x, x) takes the place of its largest eigenvalue.
+
+        Raises
+        ------
+        ValueError
+            `diagonal` is missing, was given beside a kernel, or has the wrong shape.
+        """
+        problem = self.model.problem
+        squares = _squared_norms(problem.gram, x_test, diagonal)
+        left = self.gradient_norm + problem.rounding_norm(self.model._alpha)
+        return to_numpy(squares**0.5 * left / problem.reg)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the update, with the models before and after, as `Model.save` does.
 
@@ -162,6 +195,28 @@ class Update:
         observed = observe(self.before, x_test, y_test, loss_change=loss_change, offset=offset)
         outputs, losses = observed.changes(as_stack(self.delta_alpha))
         return Effect(outputs[:, :, 0], None if losses is None else losses[:, 0])
+
+
+def _squared_norms(
+    gram: Gram, x_test: npt.ArrayLike, diagonal: npt.ArrayLike | None
+) -> npt.NDArray[np.float64]:
+    """Return the squared operator norm of each test point's features, or a bound on it, (t,)."""
+    if gram.kernel is not None:
+        if diagonal is not None:
+            raise ValueError("`diagonal` was given, but the kernel is known; leave it out")
+        values = np.asarray(gram.kernel.diagonal(x_test))
+        return values.reshape(len(values), -1).sum(axis=1)
+    if diagonal is None:
+        raise ValueError(
+            "`diagonal` is missing; this Gram is precomputed, so pass k(x, x) of the test points"
+        )
+    values, d = to_numpy(real(diagonal, "diagonal")), gram.outputs
+    shape = (count(x_test),) if d is None else (count(x_test), d, d)
+    if values.shape != shape:
+        raise ValueError(f"`diagonal` has shape {values.shape}; pass k(x, x), {shape}")
+    if not np.isfinite(values).all() or (d is None and (values < 0).any()):
+        raise ValueError("`diagonal` has a negative or infinite value, or NaN; pass k(x, x)")
+    return values if d is None else np.asarray(np.linalg.eigvalsh(values)[:, -1], np.float64)
 
 
 @dataclass(frozen=True, eq=False)

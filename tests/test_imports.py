@@ -20,7 +20,7 @@ LAYERS = (
     ("_kernels", "networks", "datasets"),
     ("_empirical",),
     ("_gram",),
-    ("_factorization",),
+    ("_gaussian_field", "_factorization"),
     ("_preconditioner",),
     ("_newton",),
     ("_groups", "_problem"),

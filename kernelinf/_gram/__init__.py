@@ -21,7 +21,7 @@ from ._mesh import checked_mesh, evaluated_on, where
 from ._mesh import make_mesh as make_mesh
 from ._storage import Dense as Dense
 from ._storage import Recomputed
-from ._tiles import Tiles
+from ._tiles import Tiles as Tiles
 
 BLOCK_SIZE = 512  # rows; larger blocks fall out of cache, smaller ones pay for each call
 NOWHERE = "none"
