@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ._certification import GradientBounds
 from ._scores import InfluenceMatrix
 from ._text import EXACT, correlation, decimals, error, label
 from ._update import Effect
@@ -89,6 +90,53 @@ def effect(
     change = f"{what} on removal" + (f" ({unit})" if unit else "")
     ax.set(xlabel=f"{change}, retrained", ylabel=f"{change}, predicted")
     ax.legend(loc="upper left", fontsize="small", handletextpad=0.2, borderaxespad=0.3)
+    return ax
+
+
+def gradient_bounds(
+    bounds: Sequence[GradientBounds], *, limit: float | None = None, ax: "Axes | None" = None
+) -> "Axes":
+    """Plot what successive Newton steps leave of the gradient, summed up, below its bounds.
+
+    The logarithmic figure of Guo et al. 2020: removals, one after another, against the sums of the
+    exact norms, of the data-dependent and of the worst-case bounds.
+
+    Parameters
+    ----------
+    bounds
+        `kernelinf.gradient_bounds` of each removal, in their order.
+    limit
+        What the noise of a certificate covers, in the same unit: a line.
+    ax
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    ValueError
+        There are no bounds.
+    """
+    if not len(bounds):
+        raise ValueError("`bounds` is empty; pass ki.gradient_bounds of each removal")
+    ax = _new_axes() if ax is None else ax
+    removals = np.arange(1, len(bounds) + 1)
+    lines = (
+        ("worst_case", VERMILION, "-."),
+        ("data_dependent", "#009E73", "--"),
+        ("exact", BLUE, "-"),
+    )
+    for name, colour, style in lines:
+        total = np.cumsum([getattr(bound, name) for bound in bounds])
+        ax.plot(removals, total, style, color=colour, label=name.replace("_", " "))
+    if limit is not None:
+        ax.axhline(limit, color=GREY, linewidth=1, label="covered by the noise")
+    ax.set(yscale="log", xlabel="removals, one after another", ylabel="gradient left, summed up")
+    ax.legend(fontsize="small")
     return ax
 
 

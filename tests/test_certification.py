@@ -257,7 +257,8 @@ def newton(features, labels, reg, b, theta):
     margins = labels * (theta @ features.T)
     pull = -(labels * expit(-margins)) @ features + reg * len(features) * theta + b
     curvature = expit(margins) * expit(-margins)
-    hessian = np.einsum("sn,np,nq->spq", curvature, features, features)
+    outer = (features[:, :, None] * features[:, None]).reshape(len(features), -1)
+    hessian = (curvature @ outer).reshape(*theta.shape, theta.shape[1])
     hessian += reg * len(features) * np.eye(features.shape[1])
     return theta - np.linalg.solve(hessian, pull[..., None])[..., 0], np.linalg.norm(pull, axis=1)
 
@@ -270,11 +271,11 @@ def released(features, labels, *, reg, sigma, limit, seed, draws):
     rng = np.random.default_rng(seed)
     b = sigma * rng.normal(size=(draws, features.shape[1]))
     theta = 0 * b
-    for _ in range(12):
+    for _ in range(8):
         theta, _ = newton(features, labels, reg, b, theta)
     unlearned, _ = newton(features[1:], labels[1:], reg, b, theta)
     exact = unlearned
-    for _ in range(12):
+    for _ in range(8):
         exact, _ = newton(features[1:], labels[1:], reg, b, exact)
     _, left = newton(features[1:], labels[1:], reg, b, unlearned)
     return np.where(left[:, None] <= limit, unlearned, exact), left
