@@ -18,6 +18,7 @@ from ._empirical import EmpiricalNTK as EmpiricalNTK
 from ._empirical import empirical_ntk as empirical_ntk
 from ._gram import Cross as Cross
 from ._gram import Gram as Gram
+from ._gram import Plan as Plan
 from ._gram import gram as gram
 from ._gram import make_mesh as make_mesh
 from ._influence import influence as influence
@@ -26,6 +27,7 @@ from ._influence import self_influence as self_influence
 from ._influence import top_influence as top_influence
 from ._inspection import Inspection as Inspection
 from ._inspection import inspect as inspect
+from ._kernels import Kernel as Kernel
 from ._kernels import from_stax as from_stax
 from ._kernels import linear as linear
 from ._kernels import rbf as rbf
@@ -45,8 +47,10 @@ from ._removals import Updates as Updates
 from ._removals import remove_many as remove_many
 from ._scores import InfluenceMatrix as InfluenceMatrix
 from ._scores import Representer as Representer
+from ._scores import Top as Top
 from ._training import ClosedForm as ClosedForm
 from ._training import ConvergenceWarning as ConvergenceWarning
+from ._training import History as History
 from ._training import KernelGradientDescent as KernelGradientDescent
 from ._training import Model as Model
 from ._training import Newton as Newton
