@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, like, namespace, to_numpy
+from ._checks import is_one_of
 from ._factorization import cost
 from ._groups import Groups
 from ._newton import EXPECTED_ITERATIONS, MAX_FACTOR_BYTES, TOLERANCE, Solution, System
@@ -129,7 +130,7 @@ class NewtonStep(Method):
         return "NewtonStep()" if self.form is None else f"NewtonStep({self.form!r})"
 
     def __post_init__(self) -> None:
-        if self.form not in (None, "masked", "sliced", "grouped"):
+        if not is_one_of(self.form, (None, "masked", "sliced", "grouped")):
             raise ValueError(f"`form` is {self.form!r}; pass 'masked', 'sliced', 'grouped' or None")
 
     def solve(self, model: Model, problem: Problem) -> Solved:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, to_numpy
+from ._checks import is_one_of
 from ._gram import Cross
 from ._methods import Method, NewtonStep
 from ._problem import Problem
@@ -183,11 +184,11 @@ def observe(
     offset: npt.ArrayLike | None,
 ) -> Observed:
     """Check test points and labels, and evaluate the kernel there."""
-    if loss_change not in ("plug_in", "first_order", "regularised"):
+    if not is_one_of(loss_change, ("plug_in", "first_order", "regularised")):
         raise ValueError(
             f"`loss_change` is {loss_change!r}; pass 'plug_in', 'first_order' or 'regularised'"
         )
-    targets = None if y_test is None else before.test_targets(y_test, count(x_test))
+    targets = None if y_test is None else before.test_targets(y_test, count(x_test, "x_test"))
     cross = before.gram.cross(x_test)
     if targets is None:
         return Observed(before, cross, loss_change)
@@ -216,7 +217,7 @@ def update(model: Model, problem: Problem, method: Method | None) -> Update:
         warnings.warn(
             f"the edited model was not solved to its tolerance: gradient norm "
             f"{after.gradient_norm:.1e}, relative residual of the linear system {residual:.1e}; "
-            "raise `reg`",
+            f"{problem.advice()}",
             ConvergenceWarning,
             stacklevel=4,
         )

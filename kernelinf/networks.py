@@ -1,12 +1,17 @@
 """Named architectures for `kernelinf.from_stax`: triples ``(init_fn, apply_fn, kernel_fn)``."""
 
+import math
+import warnings
 from typing import Any
 
-from ._checks import is_number, is_whole
+from ._checks import is_number, is_one_of, is_whole
 from ._neural_tangents import stax
 
 Network = tuple[Any, Any, Any]
 POOLING = (None, "avg", "global")
+MOST_LAYERS = 10_000
+LOST = 150  # powers of ten from which squares of kernel values leave float64
+FAR = 8  # and from which they surely are in another unit than `reg`
 
 
 def fcnn(
@@ -48,10 +53,17 @@ def fcnn(
     """
     _check_sizes(depth=depth, width=width, outputs=outputs)
     _check_scales(w_std, b_std)
-    hidden = [
-        layer for _ in range(depth) for layer in (stax.Dense(width, w_std, b_std), stax.Relu())
-    ]
-    return stax.serial(stax.Flatten(), *hidden, stax.Dense(outputs, w_std, b_std))
+    _check_gain(depth, w_std, b_std)
+    dense, relu, readout = (
+        stax.Dense(width, w_std, b_std),
+        stax.Relu(),
+        stax.Dense(outputs, w_std, b_std),
+    )
+    init_fn, apply_fn, _ = stax.serial(stax.Flatten(), *[dense, relu] * depth, readout)
+    # The same kernel in a loop: a chain's compilation grows faster than the square of its depth.
+    hidden = stax.repeat(stax.serial(dense, relu), depth - 1)
+    *_, kernel_fn = stax.serial(stax.Flatten(), dense, relu, hidden, readout)
+    return init_fn, apply_fn, kernel_fn
 
 
 def cnn(
@@ -99,7 +111,8 @@ def cnn(
     """
     _check_sizes(depth=depth, channels=channels, outputs=outputs)
     _check_scales(w_std, b_std)
-    if pooling not in POOLING:
+    _check_gain(depth, w_std, b_std)
+    if not is_one_of(pooling, POOLING):
         raise ValueError(f"`pooling` is {pooling!r}; pass None, 'avg' or 'global'")
     block = [stax.Conv(channels, (3, 3), padding="SAME", W_std=w_std, b_std=b_std), stax.Relu()]
     if pooling == "avg":
@@ -112,6 +125,8 @@ def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not is_whole(size) or size < 1:
             raise ValueError(f"`{name}` is {size!r}; pass a positive integer")
+    if sizes["depth"] > MOST_LAYERS:
+        raise ValueError(f"`depth` is {sizes['depth']}; pass {MOST_LAYERS:,} at most")
 
 
 def _check_scales(w_std: float, b_std: float) -> None:
@@ -119,3 +134,25 @@ def _check_scales(w_std: float, b_std: float) -> None:
         raise ValueError(f"`w_std` is {w_std!r}; pass a positive, finite number")
     if not (is_number(b_std) and b_std >= 0):
         raise ValueError(f"`b_std` is {b_std!r}; pass 0 or a positive, finite number")
+
+
+def _check_gain(depth: int, w_std: float, b_std: float) -> None:
+    """Refuse, or warn of, weights that scale values layer by layer until they are lost.
+
+    A layer multiplies the kernel by w_std^2 / 2 and adds b_std^2 (Poole et al. 2016, for ReLU).
+    """
+    powers = depth * math.log10(w_std**2 / 2)
+    vanishes = powers < 0
+    if abs(powers) < FAR:
+        return
+    change = f"`w_std` {w_std:g} and `depth` {depth} multiply kernel values by 1e{powers:+.0f}"
+    if abs(powers) > LOST and not (vanishes and b_std):
+        raise ValueError(
+            f"{change}, beyond float64; pass `w_std` nearer to 2**0.5, or fewer layers"
+        )
+    lost = "what is left is that of the biases: all points look alike"
+    unit = "`reg` has to be as large, or as small"
+    warnings.warn(
+        f"{change}; {lost if vanishes and b_std else unit}, or pass `w_std` nearer to 2**0.5",
+        stacklevel=3,
+    )

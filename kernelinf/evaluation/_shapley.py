@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, in_float64, to_numpy
+from .._checks import check_flags
 from .._gram import Cross, Gram
 from .._targets import encode, encode_test
 from .._test_points import at_least_one, one_hot, progress_bar, tiles
@@ -74,6 +75,7 @@ def knn_shapley(
     matrix, present = _training_points(gram)
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
         raise ValueError(f"`k` is {k!r}; pass a number of neighbours, 1 or more")
+    check_flags(per_test=per_test, progress=progress)
     x = at_least_one(x_test)
     labels, test_labels = _labels(y, y_test, matrix.n, len(x))
     lengths = _squared_lengths(matrix)
