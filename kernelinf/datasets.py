@@ -56,7 +56,7 @@ class Dataset:
             A label has no training point.
         """
         for label in labels:
-            if np.ndim(label) != 0 or not (self.y_train == label).any():
+            if as_array(label, "labels").ndim != 0 or not (self.y_train == label).any():
                 raise ValueError(f"`labels` has {label!r}, a class without training points")
         train, test = np.isin(self.y_train, labels), np.isin(self.y_test, labels)
         return Dataset(

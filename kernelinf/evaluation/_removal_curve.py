@@ -134,7 +134,7 @@ def _checked_sizes(sizes: Sequence[int] | None, ordered: int, n: int) -> npt.NDA
     if sizes is None:
         largest = min(most, round(LARGEST_SHARE * n))
         return np.unique(np.round(np.linspace(0, largest, STEPS + 1)).astype(np.intp))
-    if not isinstance(sizes, Sequence | np.ndarray) or np.shape(sizes) == ():
+    if not isinstance(sizes, Sequence | np.ndarray) or getattr(sizes, "shape", None) == ():
         raise TypeError(f"`sizes` is {sizes!r}; pass ascending numbers of points")
     for size in sizes:
         check_count(size, "sizes", least=0, most=most)
