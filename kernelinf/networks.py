@@ -125,8 +125,8 @@ def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not is_whole(size) or size < 1:
             raise ValueError(f"`{name}` is {size!r}; pass a positive integer")
-    if sizes["depth"] > MOST_LAYERS:
-        raise ValueError(f"`depth` is {sizes['depth']}; pass {MOST_LAYERS:,} at most")
+        if name == "depth" and size > MOST_LAYERS:
+            raise ValueError(f"`depth` is {size}; pass {MOST_LAYERS:,} at most")
 
 
 def _check_scales(w_std: float, b_std: float) -> None:
