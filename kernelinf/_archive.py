@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._checks import as_path
+
 FORMAT = 1
 ABOUT = "about"  # the name of the text among the arrays
 
@@ -63,7 +65,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
     FileNotFoundError
         There is none.
     """
-    source = Path(path)
+    source = as_path(path, "path")
     try:
         with np.load(io.BytesIO(source.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -84,7 +86,7 @@ def read(path: str | os.PathLike[str]) -> Archive:
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
-    target = Path(path)
+    target = as_path(path, "path")
     if target.suffix != ".npz":
         raise ValueError(f"`path` is {str(target)!r}; pass a name that ends in .npz")
     if not target.parent.is_dir():

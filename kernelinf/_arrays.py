@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from ._checks import check_unmasked
+from ._checks import as_array, check_unmasked
 
 Array = npt.NDArray[np.float64]  # or a float64 JAX array: both speak the array API
 
@@ -70,7 +70,7 @@ def real(values: Any, name: str) -> Array:
     """
     check_unmasked(values, name)
     given = local(values)
-    array = given if isinstance(given, jax.Array) else np.asarray(given)
+    array = given if isinstance(given, jax.Array) else as_array(given, name)
     if array.dtype.kind not in "biuf" and not jax.numpy.issubdtype(array.dtype, np.floating):
         raise TypeError(f"`{name}` has dtype {array.dtype}; pass real numbers")
     return namespace(array).asarray(array, dtype=np.float64)
@@ -81,9 +81,18 @@ def finite(*arrays: Array) -> bool:
     return all(bool(namespace(array).isfinite(array).all()) for array in arrays)
 
 
-def count(points: Any) -> int:
-    """Return how many points were given, before they are checked."""
-    return len(points) if hasattr(points, "__len__") else 0
+def count(points: Any, name: str) -> int:
+    """Return how many points were given, before they are checked.
+
+    Raises
+    ------
+    TypeError
+        They are nothing that holds points.
+    """
+    holds = hasattr(points, "__len__") and not isinstance(points, str | bytes | dict | set | type)
+    if not holds or getattr(points, "shape", None) == ():
+        raise TypeError(f"`{name}` is a {type(points).__name__}; pass points, (n, ...)")
+    return len(points)
 
 
 def to_numpy(array: Array) -> Array:

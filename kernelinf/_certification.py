@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 
 from ._arrays import Array, dot, in_float64, like, namespace, to_numpy
-from ._checks import is_number, is_whole
+from ._checks import is_number, is_one_of, is_whole
 from ._gaussian_field import GaussianField
 from ._gram import Cross
 from ._methods import NewtonStep
@@ -407,10 +407,10 @@ def _allowed(epsilon: Any, delta: Any, calibration: Any) -> float:
         raise ValueError(f"`epsilon` is {epsilon!r}; pass a positive number")
     if not (is_number(delta) and 0 < delta < 1):
         raise ValueError(f"`delta` is {delta!r}; pass a number between 0 and 1")
+    if not is_one_of(calibration, ("analytic", "classic")):
+        raise ValueError(f"`calibration` is {calibration!r}; pass 'analytic' or 'classic'")
     if calibration == "analytic":
         return _analytic_shift(float(epsilon), float(delta))
-    if calibration != "classic":
-        raise ValueError(f"`calibration` is {calibration!r}; pass 'analytic' or 'classic'")
     if epsilon > 1:
         raise ValueError(
             f"`epsilon` is {epsilon!r}, and the classic calibration holds up to 1; pass "

@@ -1,10 +1,14 @@
 """What arguments are, before anything is done with them."""
 
 import numbers
+import os
 import sys
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 
 def is_number(value: Any) -> bool:
@@ -16,6 +20,33 @@ def is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Tell whether a value is one whole number; True and False are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_one_of(value: Any, names: Collection[str | None]) -> bool:
+    """Tell whether a value, of whatever type, is one of some names."""
+    return (value is None or isinstance(value, str)) and value in names
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what is neither True nor False: the string "no" would count as yes."""
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool):
+            raise TypeError(f"`{name}` is {value!r}; pass True or False")
+
+
+def as_path(value: Any, name: str) -> Path:
+    """Return a path as such, or refuse what is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError(f"`{name}` is a {type(value).__name__}; pass a path, such as a string")
+    return Path(value)
+
+
+def as_array(values: Any, name: str) -> npt.NDArray[Any]:
+    """Return values as an array of NumPy, or refuse those that make none, such as ragged lists."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"`{name}` cannot be made an array: {error}") from None
 
 
 def check_unmasked(values: Any, name: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, in_float64
+from ._checks import check_unmasked
 from ._kernels import Kernel, check_inputs
 
 MIXED = 1e-5  # relative change of outputs by what else is in the batch that is no rounding
@@ -185,6 +186,7 @@ def _checked(params: Any) -> Any:
         raise ValueError("`params` holds no arrays; pass the parameters of the network")
     for path, leaf in leaves:
         name = "`params" + jax.tree_util.keystr(path) + "`"
+        check_unmasked(leaf, name.strip("`"))
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
         if not jnp.issubdtype(dtype, np.floating):
             raise TypeError(f"{name} has dtype {dtype}; pass parameters that are real numbers")

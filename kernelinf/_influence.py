@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, finite, in_float64, namespace, to_numpy
-from ._checks import is_whole
+from ._checks import check_flags, is_one_of, is_whole
 from ._gram import Cross
 from ._methods import Method
 from ._scores import InfluenceMatrix, Of, Representer, Top, check_top, ranked
@@ -96,8 +96,9 @@ def influence(
     ConvergenceWarning
         The system could not be solved to the precision of float64.
     """
-    if normalise not in (None, "relatif"):
+    if not is_one_of(normalise, (None, "relatif")):
         raise ValueError(f"`normalise` is {normalise!r}; pass 'relatif' or None")
+    check_flags(total=total, progress=progress)
     tests = test_points(model, x_test, y_test, of=of, offset=offset)
     columns = tests.quantities * (1 if total else len(tests))
     parts = removals(model, method, columns + (model.gram.n if normalise else 0))
@@ -159,7 +160,8 @@ def top_influence(
     """
     check_model(model)
     check_top(k, model.gram.n)
-    if of not in ("loss", "margin"):
+    check_flags(progress=progress)
+    if not is_one_of(of, ("loss", "margin")):
         raise ValueError(f"`of` is {of!r}; pass 'loss' or 'margin', whose signs help or harm")
     tests = test_points(model, x_test, y_test, of=of, offset=offset)
     parts = removals(model, method, len(tests))
@@ -341,7 +343,8 @@ def _check_finite(scores: Array) -> None:
 def _check_residual(model: Model, residual: float, stacklevel: int = 4) -> None:
     if residual > rounding(model.problem):
         warnings.warn(
-            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
+            f"the system was solved to a relative residual of {residual:.1e} only; "
+            f"{model.problem.advice()}",
             ConvergenceWarning,
             stacklevel=stacklevel,
         )

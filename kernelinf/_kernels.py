@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, in_float64
-from ._checks import check_unmasked, is_number
+from ._checks import as_array, check_unmasked, is_number, is_one_of
 from ._convolutional import Evaluator, recall
 from ._neural_tangents import is_builder, is_layer, neural_tangents, uses_dropout
+from ._traps import warn_of_pixels
 
 MIXED = 1e-5  # relative change of a value by what else is in the batch that is no rounding
 KINDS = ("ntk", "nngp")
@@ -294,7 +295,7 @@ def from_stax(network: Any, kind: str = "ntk") -> Kernel:
     https://arxiv.org/abs/1912.02803. Jacot, Gabriel and Hongler, "Neural Tangent Kernel", 2018,
     https://arxiv.org/abs/1806.07572.
     """
-    if kind not in KINDS:
+    if not is_one_of(kind, KINDS):
         raise ValueError(f"`kind` is {kind!r}; pass 'ntk' or 'nngp'")
     kernel_fn = _kernel_fn(network)
     if uses_dropout(kernel_fn):
@@ -350,13 +351,14 @@ def rbf(length_scale: float) -> Kernel:
 def check_inputs(x: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """Return points as a NumPy array of floats, or say what is wrong with the argument `name`."""
     check_unmasked(x, name)
-    points = np.asarray(x)
+    points = as_array(x, name)
     _check_dtype(points, name)
     if points.ndim < 2 or points.size == 0:
         raise ValueError(
             f"`{name}` has shape {points.shape}; pass at least one point: (n, features), or images "
             "(n, height, width, channels)"
         )
+    warn_of_pixels(points, name)
     if points.dtype not in (np.float32, np.float64):
         points = points.astype(np.float64)
     if not np.isfinite(points).all():

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ._arrays import Array, as_stack, finite, in_float64, like, namespace, to_numpy
-from ._checks import is_whole
+from ._checks import check_flags, is_whole
 from ._factorization import solve_blocks, solve_with_blocks
 from ._losses import HessianRoot, accuracy
 from ._newton import System
@@ -122,6 +122,7 @@ def leave_one_out(
         raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
     if not is_whole(refine) or refine < 0:
         raise ValueError(f"`refine` is {refine!r}; pass a number of Newton steps, zero or more")
+    check_flags(progress=progress)
     problem = model.problem
     indices = _chosen(points, to_numpy(problem.weights))
     if problem.loss.quadratic:
@@ -339,7 +340,8 @@ def _own(outputs: Array, points: Points) -> Array:
 def _check(residual: float, problem: Problem) -> None:
     if residual > rounding(problem):
         warnings.warn(
-            f"the system was solved to a relative residual of {residual:.1e} only; raise `reg`",
+            f"the system was solved to a relative residual of {residual:.1e} only; "
+            f"{problem.advice()}",
             ConvergenceWarning,
             stacklevel=2,
         )

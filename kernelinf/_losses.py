@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._arrays import Array, as_stack, namespace
+from ._checks import is_one_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +171,7 @@ def named(loss: str) -> Loss:
     ValueError
         `loss` is none of the known names.
     """
-    if loss not in LOSSES:
+    if not is_one_of(loss, LOSSES):
         raise ValueError(f"`loss` is {loss!r}; pass one of {', '.join(map(repr, LOSSES))}")
     return LOSSES[loss]
 

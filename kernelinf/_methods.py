@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, as_stack, like, namespace, to_numpy
-from ._checks import is_number
+from ._checks import check_flags, is_number, is_one_of
 from ._factorization import cost
 from ._groups import Groups
 from ._newton import EXPECTED_ITERATIONS, MAX_FACTOR_BYTES, TOLERANCE, Solution, System
@@ -160,12 +160,9 @@ class NewtonStep(Method):
         return f"NewtonStep({', '.join(chosen)})"
 
     def __post_init__(self) -> None:
-        if self.form not in (None, "masked", "sliced", "grouped"):
+        if not is_one_of(self.form, (None, "masked", "sliced", "grouped")):
             raise ValueError(f"`form` is {self.form!r}; pass 'masked', 'sliced', 'grouped' or None")
-        if not isinstance(self.residual_correction, bool):
-            raise TypeError(
-                f"`residual_correction` is {self.residual_correction!r}; pass True or False"
-            )
+        check_flags(residual_correction=self.residual_correction)
         check_count(self.calibration_steps, "calibration_steps")
         check_count(self.calibration_seed, "calibration_seed")
         share = self.calibration_fraction

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array, count, in_float64, like, namespace, real, to_numpy
-from ._checks import check_unmasked
+from ._checks import as_array, check_unmasked
 from ._methods import Method
 from ._training import Model
 from ._update import Update, update
@@ -95,7 +95,7 @@ def point_indices(points: npt.ArrayLike, n: int, name: str) -> npt.NDArray[np.in
         Indices are empty, repeat or are out of range, or a mask has the wrong length.
     """
     check_unmasked(points, name)
-    given = np.atleast_1d(np.asarray(points))
+    given = np.atleast_1d(as_array(points, name))
     if given.ndim != 1:
         raise ValueError(
             f"`{name}` has shape {given.shape}; pass indices (m,) or a boolean mask ({n},)"
@@ -148,7 +148,7 @@ def _reweighted(model: Model, reweight: Pair) -> Array:
 def _extended(model: Model, add: Pair, offset: npt.ArrayLike | None) -> tuple[Model, Array]:
     """Return the same model on more points, the added ones with weight zero, and their targets."""
     x_new, labels = _pair(add, "add")
-    a, problem = count(x_new), model.problem
+    a, problem = count(x_new, "add"), model.problem
     targets = model.test_targets(labels, a, "add")
     xp = namespace(targets)
     initial = model.test_offset(x_new, a, offset)

@@ -14,6 +14,7 @@ from ._patience import Patience
 
 EPS = float(np.finfo(np.float64).eps)
 
+ALLOWED_CONDITION = 1e10  # of the system, so that training reaches its tolerance (measured)
 ROUNDING_SHARE = 1e-6  # of the gradient before training that may be put down to rounding
 
 RegScale = Literal["mean", "sum"]
@@ -108,6 +109,15 @@ class Problem:
         distance = size**0.5 * float(root_dot(alpha, alpha))  # first: it is near one for any kernel
         change = self.loss.curvature * float(self.weights.max()) * size + self.rho
         return min(self.scale * EPS * change * distance, ROUNDING_SHARE * self.gradient_size())
+
+    def advice(self) -> str:
+        """Advise a larger `reg`, by number where this one is lost beside the kernel.
+
+        The condition number of the system is at most 1 + curvature ||K|| / rho.
+        """
+        weight = self.loss.curvature * float(self.weights.max())
+        least = self.scale * weight * self.gram.norm / ALLOWED_CONDITION
+        return "raise `reg`" + (f" to {least:.1e} or more" if self.reg < least else "")
 
     def risk(self, alpha: Array, outputs: Array) -> float:
         """Return the regularised risk."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ._arrays import Array, in_float64, namespace, real, to_numpy
+from ._checks import check_flags, is_one_of
 from ._gram import Gram
 from ._leave_one_out import leave_one_out
 from ._losses import Loss, accuracy, named
@@ -186,6 +187,7 @@ def reg_path(
         Training or a solve stopped short of its tolerance.
     """
     _check_criterion(by, named(loss))
+    check_flags(progress=progress)
     grid = None if regs is None else _checked(regs)
     problem, classes, _ = posed(gram, y, loss, reg=1.0, offset=offset, reg_scale=reg_scale)
     if gram.n == 1:
@@ -242,7 +244,7 @@ def _checked(regs: npt.ArrayLike) -> Array:
 
 
 def _check_criterion(by: str, loss: Loss) -> None:
-    if by not in ("loo", "gcv"):
+    if not is_one_of(by, ("loo", "gcv")):
         raise ValueError(f"`by` is {by!r}; pass 'loo' or 'gcv'")
     if by == "gcv" and not loss.quadratic:
         raise ValueError(

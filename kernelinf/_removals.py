@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ._arrays import Array, as_stack, dot, in_float64, like, to_numpy
+from ._checks import as_path, check_flags
 from ._gram import Cross
 from ._methods import Batch, Method
 from ._removal import forget_indices
@@ -166,9 +167,10 @@ def remove_many(
     if not isinstance(model, Model):
         raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
     method = checked_method(method)
+    check_flags(progress=progress)
     sets = _checked_sets(forget_sets, model)
     keys = _keys(model, method, sets)
-    records = _records(model, keys, None if out is None else Path(out))
+    records = _records(model, keys, None if out is None else as_path(out, "out"))
     pending = np.flatnonzero(records["key"] == b"")
     with tqdm(total=len(sets), initial=len(sets) - len(pending), disable=not progress) as bar:
         bar.set_description("Removals")
@@ -180,7 +182,7 @@ def remove_many(
     if not converged.all():
         warnings.warn(
             f"{np.count_nonzero(~converged)} of {len(sets)} removals were not solved to their "
-            "tolerance; raise `reg`",
+            f"tolerance; {model.problem.advice()}",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._arrays import Array
-from ._checks import check_unmasked
+from ._checks import as_array, check_unmasked
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +84,14 @@ def encode_test(
 
 def _checked(y: npt.ArrayLike, n: int, name: str) -> npt.NDArray[Any]:
     check_unmasked(y, name)
-    labels = np.asarray(y)
+    labels = as_array(y, name)
     if labels.dtype.kind == "O":
         labels = _from_objects(labels, name)
     if labels.ndim not in (1, 2):
         raise ValueError(f"`{name}` has shape {labels.shape}; pass ({n},) or ({n}, d)")
     if len(labels) != n:
-        raise ValueError(f"`{name}` has {len(labels)} entries but there are {n} points")
+        points = "in `x_test`" if name == "y_test" else "points"
+        raise ValueError(f"`{name}` has {len(labels)} entries but there are {n} {points}")
     if labels.dtype.kind not in "iufbUS":
         raise ValueError(
             f"`{name}` has dtype {labels.dtype}; pass integers, strings or real numbers"

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from ._arrays import Array, count, like, namespace
+from ._checks import as_array, is_one_of
 from ._gram import Cross, Gram
 from ._scores import Of
 from ._training import Model
@@ -28,7 +29,7 @@ class TestPoints:
     offset: Any
 
     def __len__(self) -> int:
-        return count(self.x)
+        return count(self.x, "x_test")
 
     @property
     def quantities(self) -> int:
@@ -75,17 +76,17 @@ def test_points(
 ) -> TestPoints:
     """Check test points and labels before the kernel is evaluated."""
     check_model(model)
-    if of not in ("loss", "outputs", "margin"):
+    if not is_one_of(of, ("loss", "outputs", "margin")):
         raise ValueError(f"`of` is {of!r}; pass 'loss', 'outputs' or 'margin'")
     if of != "outputs" and y_test is None:
         raise ValueError(f"`y_test` is missing; scores of the {of} need test labels")
     x = at_least_one(x_test)
-    t = count(x)
+    t = count(x, "x_test")
     targets = None if y_test is None else model.test_targets(y_test, t)
     if of == "margin":
         _check_classes(model, targets)
     if offset is not None:
-        offset = np.asarray(offset)
+        offset = as_array(offset, "offset")
         if offset.shape[:1] != (t,):
             raise ValueError(
                 f"`offset` has shape {offset.shape}; pass the initial outputs at the test points, "
@@ -95,23 +96,23 @@ def test_points(
 
 
 def at_least_one(x_test: npt.ArrayLike | Cross) -> Any:
-    """Return test points as something that has a length.
+    """Return test points, which have a length.
 
     Raises
     ------
+    TypeError
+        They are nothing that holds points.
     ValueError
         There are none.
     """
-    single = not hasattr(x_test, "__len__") or getattr(x_test, "shape", None) == ()
-    x: Any = [x_test] if single else x_test
-    if len(x) == 0:
+    if count(x_test, "x_test") == 0:
         raise ValueError("`x_test` is empty; pass at least one test point")
-    return x
+    return x_test
 
 
 def tiles(gram: Gram, x_test: Any) -> Iterator[tuple[slice, Any, Cross]]:
     """Yield blocks of test points: which they are, what was given for them, and the kernel."""
-    t, ready = count(x_test), isinstance(x_test, Cross) or gram.kernel is None
+    t, ready = count(x_test, "x_test"), isinstance(x_test, Cross) or gram.kernel is None
     whole = gram.cross(x_test) if ready else None
     row = gram.n * (gram.outputs or 1) ** 2
     size = max(LEAST_TILE, int(TILE_BYTES / (8 * row)))

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ._archive import Archive
 from ._arrays import Array, as_stack, dot, finite, in_float64, like, real, to_numpy
-from ._checks import is_number, is_whole
+from ._checks import check_flags, is_number, is_one_of, is_whole
 from ._gram import Cross, Gram
 from ._losses import Loss, named
 from ._patience import Patience
@@ -451,6 +451,7 @@ def fit(
     ConvergenceWarning
         The solver stopped short of its tolerance.
     """
+    check_flags(progress=progress)
     solver = Newton() if solver is None else solver
     if not isinstance(solver, Solver):
         raise TypeError(
@@ -459,7 +460,10 @@ def fit(
         )
     solver.check(named(loss))
     problem, classes, function = posed(gram, y, loss, reg=reg, offset=offset, reg_scale=reg_scale)
-    trained = solver.train(problem, 0 * problem.targets, progress)
+    try:
+        trained = solver.train(problem, 0 * problem.targets, progress)
+    except FloatingPointError as error:
+        raise FloatingPointError(str(error).replace("raise `reg`", problem.advice())) from None
     return model_of(problem, trained, classes, function)
 
 
@@ -478,7 +482,7 @@ def model_of(
     if not trained.converged:
         warnings.warn(
             f"training stopped at gradient norm {norm:.1e} after {len(trained.history)} steps, "
-            "short of its tolerance; raise `reg`, allow more steps, or loosen `tol`",
+            f"short of its tolerance; {problem.advice()}, allow more steps, or loosen `tol`",
             ConvergenceWarning,
             stacklevel=stacklevel,
         )
@@ -544,7 +548,7 @@ def posed(
         )
     if not (is_number(reg) and reg > 0):
         raise ValueError(f"`reg` is {reg!r}; pass a positive number")
-    if reg_scale not in ("mean", "sum"):
+    if not is_one_of(reg_scale, ("mean", "sum")):
         raise ValueError(f"`reg_scale` is {reg_scale!r}; pass 'mean' or 'sum'")
     kind = named(loss)
     targets = encode(y, loss, gram.n)

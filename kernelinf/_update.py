@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ._archive import Archive
 from ._arrays import Array, as_stack, count, dot, finite, in_float64, like, real, to_numpy
-from ._gram import Cross, Gram
+from ._checks import is_one_of
+from ._gram import Cross, Gram, matching
 from ._methods import Method, NewtonStep
 from ._problem import Problem
 from ._training import ConvergenceWarning, History, Model
@@ -201,19 +202,20 @@ def _squared_norms(
     gram: Gram, x_test: npt.ArrayLike, diagonal: npt.ArrayLike | None
 ) -> npt.NDArray[np.float64]:
     """Return the squared operator norm of each test point's features, or a bound on it, (t,)."""
-    if gram.kernel is not None:
+    if gram.kernel is not None and gram.x is not None:
         if diagonal is not None:
             raise ValueError("`diagonal` was given, but the kernel is known; leave it out")
-        values = np.asarray(gram.kernel.diagonal(x_test))
+        values = np.asarray(gram.kernel.diagonal(matching(x_test, gram.x, "x_test")))
         return values.reshape(len(values), -1).sum(axis=1)
     if diagonal is None:
         raise ValueError(
             "`diagonal` is missing; this Gram is precomputed, so pass k(x, x) of the test points"
         )
     values, d = to_numpy(real(diagonal, "diagonal")), gram.outputs
-    shape = (count(x_test),) if d is None else (count(x_test), d, d)
+    t = count(x_test, "x_test")
+    shape = (t,) if d is None else (t, d, d)
     if values.shape != shape:
-        raise ValueError(f"`diagonal` has shape {values.shape}; pass k(x, x), {shape}")
+        raise ValueError(f"`diagonal` has shape {values.shape}; pass k(x, x) of `x_test`, {shape}")
     if not np.isfinite(values).all() or (d is None and (values < 0).any()):
         raise ValueError("`diagonal` has a negative or infinite value, or NaN; pass k(x, x)")
     return values if d is None else np.asarray(np.linalg.eigvalsh(values)[:, -1], np.float64)
@@ -265,11 +267,11 @@ def observe(
     offset: npt.ArrayLike | None,
 ) -> Observed:
     """Check test points and labels, and evaluate the kernel there."""
-    if loss_change not in ("plug_in", "first_order", "regularised"):
+    if not is_one_of(loss_change, ("plug_in", "first_order", "regularised")):
         raise ValueError(
             f"`loss_change` is {loss_change!r}; pass 'plug_in', 'first_order' or 'regularised'"
         )
-    targets = None if y_test is None else before.test_targets(y_test, count(x_test))
+    targets = None if y_test is None else before.test_targets(y_test, count(x_test, "x_test"))
     cross = before.gram.cross(x_test)
     if targets is None:
         return Observed(before, cross, loss_change)
@@ -298,7 +300,7 @@ def update(model: Model, problem: Problem, method: Method | None) -> Update:
         warnings.warn(
             f"the edited model was not solved to its tolerance: gradient norm "
             f"{after.gradient_norm:.1e}, relative residual of the linear system {residual:.1e}; "
-            "raise `reg`",
+            f"{problem.advice()}",
             ConvergenceWarning,
             stacklevel=4,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._checks import is_whole
+from ._checks import as_array, as_path, is_whole
 
 Values = npt.NDArray[Any]
 
@@ -56,7 +56,7 @@ class Dataset:
             A label has no training point.
         """
         for label in labels:
-            if not (self.y_train == label).any():
+            if as_array(label, "labels").ndim != 0 or not (self.y_train == label).any():
                 raise ValueError(f"`labels` has {label!r}, a class without training points")
         train, test = np.isin(self.y_train, labels), np.isin(self.y_test, labels)
         return Dataset(
@@ -78,7 +78,7 @@ class Dataset:
         ValueError
             A class has fewer training points than that.
         """
-        order = np.random.default_rng(seed).permutation(len(self.y_train))
+        order = _generator(seed).permutation(len(self.y_train))
         drawn = []
         for label in np.unique(self.y_train):
             members = order[self.y_train[order] == label]
@@ -109,7 +109,11 @@ def split(x: npt.ArrayLike, y: npt.ArrayLike, n_test: int, seed: int = 0) -> Dat
     ValueError
         Lengths differ, or `n_test` is out of range.
     """
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = as_array(x, "x"), as_array(y, "y")
+    if x.ndim == 0:
+        raise ValueError(f"`x` is {x!r}; pass points, (n, ...)")
+    if y.dtype.kind == "O":
+        raise ValueError("`y` has dtype object; pass integers, or strings of one type")
     if y.ndim != 1:
         raise ValueError(f"`y` has shape {y.shape}; pass one label a point, (n,)")
     n = len(y)
@@ -117,13 +121,19 @@ def split(x: npt.ArrayLike, y: npt.ArrayLike, n_test: int, seed: int = 0) -> Dat
         raise ValueError(f"`x` has {len(x)} points but `y` has {n} labels")
     if not (is_whole(n_test) and 1 <= n_test < n):
         raise ValueError(f"`n_test` is {n_test!r}; pass a number from 1 to {n - 1}")
-    order = np.random.default_rng(seed).permutation(n)
+    order = _generator(seed).permutation(n)
     by_class = order[np.argsort(y[order], kind="stable")]
     # every (n / n_test)-th point of the sorted labels meets each class in proportion
     chosen = by_class[((np.arange(n_test) + 0.5) * n / n_test).astype(int)]
     test = np.zeros(n, dtype=bool)
     test[chosen] = True
     return Dataset(x[~test], y[~test], x[test], y[test])
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    if not is_whole(seed) or seed < 0:
+        raise ValueError(f"`seed` is {seed!r}; pass a whole number, zero or more")
+    return np.random.default_rng(int(seed))
 
 
 def digits(n_test: int = 297, seed: int = 0) -> Dataset:
@@ -179,8 +189,8 @@ def mnist(folder: str | PathLike[str]) -> Dataset:
     ValueError
         A file is damaged or of another format; images and labels differ in number.
     """
-    train = _idx_pair(Path(folder), "train")
-    return Dataset(*train, *_idx_pair(Path(folder), "t10k"))
+    train = _idx_pair(as_path(folder, "folder"), "train")
+    return Dataset(*train, *_idx_pair(as_path(folder, "folder"), "t10k"))
 
 
 def read_idx(path: str | PathLike[str]) -> npt.NDArray[np.uint8]:
@@ -201,7 +211,7 @@ def read_idx(path: str | PathLike[str]) -> npt.NDArray[np.uint8]:
     ValueError
         The file is damaged or of another format.
     """
-    content = _unzipped(Path(path))
+    content = _unzipped(as_path(path, "path"))
     if content[:3] != IDX_UINT8 or len(content) < 4:
         raise ValueError(f"{path} is no idx file of unsigned bytes: it starts {content[:4]!r}")
     header = 4 + 4 * content[3]
@@ -237,7 +247,7 @@ def cifar10(folder: str | PathLike[str]) -> Dataset:
     ValueError
         A file is not made of records of 3073 bytes, or has a label above 9.
     """
-    folder = Path(folder)
+    folder = as_path(folder, "folder")
     batches = [_cifar_batch(folder / f"data_batch_{i}.bin") for i in range(1, 6)]
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     return Dataset(x, y, *_cifar_batch(folder / "test_batch.bin"))
@@ -265,7 +275,7 @@ def npz(path: str | PathLike[str]) -> Dataset:
     ValueError
         It is no npz file; an array is missing, empty, pickled, or does not fit the others.
     """
-    arrays = _npz_arrays(Path(path))
+    arrays = _npz_arrays(as_path(path, "path"))
     for key in ("x_train", "x_test"):
         arrays[key] = _points(arrays[key], key, path)
     for part in ("train", "test"):

@@ -1,14 +1,19 @@
 """Named architectures for `kernelinf.from_stax`: triples ``(init_fn, apply_fn, kernel_fn)``."""
 
+import math
+import warnings
 from typing import Any
 
-from ._checks import is_number, is_whole
+from ._checks import is_number, is_one_of, is_whole
 from ._convolutional import Architecture, Layer, remember
 from ._neural_tangents import stax
 
 Network = tuple[Any, Any, Any]
 POOLING = (None, "avg", "global")
 MYRTLE = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}  # convolutions between poolings, by depth
+MOST_LAYERS = 10_000
+LOST = 150  # powers of ten from which squares of kernel values leave float64
+FAR = 8  # and from which they surely are in another unit than `reg`
 
 
 def fcnn(
@@ -50,10 +55,17 @@ def fcnn(
     """
     _check_sizes(depth=depth, width=width, outputs=outputs)
     _check_scales(w_std, b_std)
-    hidden = [
-        layer for _ in range(depth) for layer in (stax.Dense(width, w_std, b_std), stax.Relu())
-    ]
-    return stax.serial(stax.Flatten(), *hidden, stax.Dense(outputs, w_std, b_std))
+    _check_gain(depth, w_std, b_std)
+    dense, relu, readout = (
+        stax.Dense(width, w_std, b_std),
+        stax.Relu(),
+        stax.Dense(outputs, w_std, b_std),
+    )
+    init_fn, apply_fn, _ = stax.serial(stax.Flatten(), *[dense, relu] * depth, readout)
+    # The same kernel in a loop: a chain's compilation grows faster than the square of its depth.
+    hidden = stax.repeat(stax.serial(dense, relu), depth - 1)
+    *_, kernel_fn = stax.serial(stax.Flatten(), dense, relu, hidden, readout)
+    return init_fn, apply_fn, kernel_fn
 
 
 def cnn(
@@ -109,7 +121,8 @@ def cnn(
     """
     _check_sizes(depth=depth, channels=channels, outputs=outputs)
     _check_scales(w_std, b_std)
-    if pooling not in POOLING:
+    _check_gain(depth, w_std, b_std)
+    if not is_one_of(pooling, POOLING):
         raise ValueError(f"`pooling` is {pooling!r}; pass None, 'avg' or 'global'")
     layer = Layer(_pair_of_strides(strides), pooled=pooling == "avg")
     architecture = Architecture((layer,) * depth, pooling == "global", w_std, b_std)
@@ -157,6 +170,7 @@ def myrtle(
     _check_scales(w_std, b_std)
     if not is_whole(depth) or depth not in MYRTLE:
         raise ValueError(f"`depth` is {depth!r}; pass 5, 7 or 10")
+    _check_gain(depth, w_std, b_std)
     first, second, third = MYRTLE[depth]
     ends = {first, first + second}
     layers = (Layer((1, 1), pooled=i in ends) for i in range(1, first + second + third + 1))
@@ -187,6 +201,8 @@ def _check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if not is_whole(size) or size < 1:
             raise ValueError(f"`{name}` is {size!r}; pass a positive integer")
+        if name == "depth" and size > MOST_LAYERS:
+            raise ValueError(f"`depth` is {size}; pass {MOST_LAYERS:,} at most")
 
 
 def _check_scales(w_std: float, b_std: float) -> None:
@@ -194,3 +210,25 @@ def _check_scales(w_std: float, b_std: float) -> None:
         raise ValueError(f"`w_std` is {w_std!r}; pass a positive, finite number")
     if not (is_number(b_std) and b_std >= 0):
         raise ValueError(f"`b_std` is {b_std!r}; pass 0 or a positive, finite number")
+
+
+def _check_gain(depth: int, w_std: float, b_std: float) -> None:
+    """Refuse, or warn of, weights that scale values layer by layer until they are lost.
+
+    A layer multiplies the kernel by w_std^2 / 2 and adds b_std^2 (Poole et al. 2016, for ReLU).
+    """
+    powers = depth * math.log10(w_std**2 / 2)
+    vanishes = powers < 0
+    if abs(powers) < FAR:
+        return
+    change = f"`w_std` {w_std:g} and `depth` {depth} multiply kernel values by 1e{powers:+.0f}"
+    if abs(powers) > LOST and not (vanishes and b_std):
+        raise ValueError(
+            f"{change}, beyond float64; pass `w_std` nearer to 2**0.5, or fewer layers"
+        )
+    lost = "what is left is that of the biases: all points look alike"
+    unit = "`reg` has to be as large, or as small"
+    warnings.warn(
+        f"{change}; {lost if vanishes and b_std else unit}, or pass `w_std` nearer to 2**0.5",
+        stacklevel=3,
+    )

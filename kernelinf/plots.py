@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._certification import GradientBounds
+from ._checks import is_number, is_one_of
 from ._scores import InfluenceMatrix
 from ._text import EXACT, correlation, decimals, error, label
 from ._update import Effect
@@ -67,19 +68,22 @@ def effect(
         The losses are missing: the effects were computed without test labels; or the effects are
         of different test points.
     """
-    if of not in ("losses", "outputs"):
+    if not is_one_of(of, ("losses", "outputs")):
         raise ValueError(f"`of` is {of!r}; pass 'losses' or 'outputs'")
     estimates = predicted if isinstance(predicted, Mapping) else {"predicted": predicted}
     if len(estimates) > len(MARKERS):
         raise ValueError(f"`predicted` has {len(estimates)} estimates; pass {len(MARKERS)} at most")
-    truth = _changes(retrained, of)
-    changes = {name: _changes(estimate, of) for name, estimate in estimates.items()}
+    if not estimates:
+        raise ValueError("`predicted` is empty; pass at least one effect")
+    _check_text(unit)
+    truth = _changes(retrained, of, "retrained")
+    changes = {name: _changes(values, of, "predicted") for name, values in estimates.items()}
     for name, values in changes.items():
         if values.shape != truth.shape:
             raise ValueError(
                 f"`predicted` ({name}) has {len(values)} changes but `retrained` has {len(truth)}"
             )
-    ax = _new_axes() if ax is None else ax
+    ax = _checked_axes(ax)
     _cross_hairs(ax, np.concatenate([truth, *changes.values()]))
     for (name, values), (marker, colour) in zip(changes.items(), MARKERS, strict=False):
         off, r = error(values, truth), correlation(values, truth)
@@ -121,17 +125,20 @@ def gradient_bounds(
     ValueError
         There are no bounds.
     """
-    if not len(bounds):
-        raise ValueError("`bounds` is empty; pass ki.gradient_bounds of each removal")
-    ax = _new_axes() if ax is None else ax
-    removals = np.arange(1, len(bounds) + 1)
+    given = list(bounds) if isinstance(bounds, Sequence) else []
+    if not given or not all(isinstance(bound, GradientBounds) for bound in given):
+        raise ValueError(f"`bounds` is {bounds!r}; pass a list of ki.gradient_bounds(removal)")
+    if limit is not None and not (is_number(limit) and limit > 0):
+        raise ValueError(f"`limit` is {limit!r}; pass a positive number, or None")
+    ax = _checked_axes(ax)
+    removals = np.arange(1, len(given) + 1)
     lines = (
         ("worst_case", VERMILION, "-."),
         ("data_dependent", "#009E73", "--"),
         ("exact", BLUE, "-"),
     )
     for name, colour, style in lines:
-        total = np.cumsum([getattr(bound, name) for bound in bounds])
+        total = np.cumsum([getattr(bound, name) for bound in given])
         ax.plot(removals, total, style, color=colour, label=name.replace("_", " "))
     if limit is not None:
         ax.axhline(limit, color=GREY, linewidth=1, label="covered by the noise")
@@ -178,12 +185,15 @@ def influential(
     ValueError
         `data` does not have the points that `scores` has; scores are of outputs; k is out of range.
     """
+    _check_kind(scores, InfluenceMatrix, "scores")
+    _check_kind(data, Dataset, "data")
+    _check_text(unit)
     top = scores.top(k)
     points = (len(data.x_test), len(data.x_train))
     if scores.values.shape != points:
         raise ValueError(f"`scores` has shape {scores.values.shape} but `data` {points} points")
     size = 1.1 * (1 + 2 * k + 2 * GAP), 0.5 + 1.1 * ROW * len(data.x_test)
-    ax = _new_axes(size) if ax is None else ax
+    ax = _checked_axes(ax, size)
     show = _Pictures(ax, data, decimals(top.helpful_scores, top.harmful_scores))
     starts = 1 + GAP, 1 + k + 2 * GAP
     groups = (top.helpful, top.helpful_scores, BLUE), (top.harmful, top.harmful_scores, VERMILION)
@@ -229,6 +239,9 @@ def page(
     ImportError
         matplotlib is not installed.
     """
+    _check_kind(scores, InfluenceMatrix, "scores")
+    _check_kind(data, Dataset, "data")
+    _check_panels(effects)
     rows = -(-len(effects) // PANELS_A_ROW)
     heights = [4.5 * rows, 0.2 + 1.4 * len(data.x_test)]
     figure = _matplotlib("figure").Figure((PAGE_WIDTH, sum(heights)), layout="constrained")
@@ -259,7 +272,32 @@ def _new_axes(size: tuple[float, float] | None = None) -> "Axes":
     return _matplotlib("pyplot").subplots(figsize=size, layout="constrained")[1]
 
 
-def _changes(effect: Effect, of: Of) -> npt.NDArray[np.float64]:
+def _checked_axes(ax: Any, size: tuple[float, float] | None = None) -> "Axes":
+    """Return the axes given, or new ones."""
+    if ax is None:
+        return _new_axes(size)
+    _check_kind(ax, _matplotlib("axes").Axes, "ax")
+    return ax
+
+
+def _check_kind(thing: Any, kind: type, name: str) -> None:
+    if not isinstance(thing, kind):
+        raise TypeError(f"`{name}` is a {type(thing).__name__}; pass a {kind.__name__}")
+
+
+def _check_text(unit: Any) -> None:
+    if not isinstance(unit, str):
+        raise TypeError(f"`unit` is {unit!r}; pass a string, such as 'nats'")
+
+
+def _check_panels(effects: Any) -> None:
+    listed = isinstance(effects, list | tuple)
+    if not (listed and effects and all(isinstance(e, tuple) and len(e) == 3 for e in effects)):
+        raise TypeError("`effects` is no list of (title, predicted, retrained), one a forget set")
+
+
+def _changes(effect: Effect, of: Of, name: str) -> npt.NDArray[np.float64]:
+    _check_kind(effect, Effect, name)
     if of == "outputs":
         return effect.outputs.ravel()
     if effect.losses is None:

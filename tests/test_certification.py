@@ -58,7 +58,9 @@ def test_a_kernel_knows_its_own_diagonal():
         removal.output_bound(x[8:], diagonal=np.ones(4))
     with pytest.raises(ValueError, match="`diagonal` is missing; this Gram is precomputed"):
         given_diagonal.output_bound(np.zeros((4, 8)))
-    with pytest.raises(ValueError, match=r"`diagonal` has shape \(3,\); pass k\(x, x\), \(4,\)"):
+    with pytest.raises(
+        ValueError, match=r"`diagonal` has shape \(3,\); pass k\(x, x\) of `x_test`, \(4,\)"
+    ):
         given_diagonal.output_bound(np.zeros((4, 8)), diagonal=np.ones(3))
     with pytest.raises(ValueError, match="`diagonal` has a negative or infinite value"):
         given_diagonal.output_bound(np.zeros((4, 8)), diagonal=-np.ones(4))

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "kernelinf"
 
 # Each layer may import from the layers above it in this list, and from nothing else in the package.
 LAYERS = (
-    ("_version", "_checks"),
+    ("_version", "_checks", "_traps"),
     ("_arrays", "_neural_tangents"),
     ("_agreement", "_archive", "_threads"),
     ("_losses", "_targets", "_text", "_scores", "_low_rank", "_conjugate_gradients", "_patience"),

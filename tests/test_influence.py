@@ -514,7 +514,7 @@ def test_results_are_numpy_float64():
     [
         ({}, "`y_test` is missing; scores of the loss need test labels"),
         ({"of": "accuracy"}, "`of` is 'accuracy'; pass 'loss', 'outputs' or 'margin'"),
-        ({"y_test": LABELS[:5]}, "`y_test` has 5 entries but there are 6 points"),
+        ({"y_test": LABELS[:5]}, "`y_test` has 5 entries but there are 6 in `x_test`"),
         ({"y_test": ["dog"] * 6}, "`y_test` holds classes that training did not: 'dog'"),
         ({"y_test": np.zeros((6, 2)) + 0.5}, "`y_test` has 2 columns but the model has 3"),
         ({"of": "margin"}, "`y_test` is missing; scores of the margin need test labels"),
@@ -522,7 +522,7 @@ def test_results_are_numpy_float64():
             {"of": "margin", "y_test": np.full((6, 3), 1 / 3)},
             "`y_test` holds no single class a point, which a margin takes",
         ),
-        ({"y_test": []}, "`y_test` has 0 entries but there are 6 points"),
+        ({"y_test": []}, "`y_test` has 0 entries but there are 6 in `x_test`"),
         ({"y_test": LABELS, "normalise": "l2"}, "`normalise` is 'l2'; pass 'relatif' or None"),
         ({"y_test": LABELS, "offset": np.ones((5, 3))}, r"`offset` has shape \(5, 3\); pass"),
     ],

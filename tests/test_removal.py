@@ -402,7 +402,7 @@ def test_remove_refuses_what_is_no_model_and_no_method():
 @pytest.mark.parametrize(
     ("cross", "labels", "message"),
     [
-        (np.ones((2, 6)), ["ant"], "`y_test` has 1 entries but there are 2 points"),
+        (np.ones((2, 6)), ["ant"], "`y_test` has 1 entries but there are 2 in `x_test`"),
         (np.ones((2, 6)), ["ant", "dog"], "`y_test` holds classes that training did not: 'dog'"),
         (np.ones((2, 6)), [0, 1], "`y_test` has dtype int64 but the training labels"),
         (np.ones((2, 5)), ["ant", "bee"], r"`x_test` has shape \(2, 5\)"),

@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_the_test_points(monkeypatch):
         ({"y": [0, 1]}, "`y` has 2 entries but there are 4 points"),
         ({"y": [0, 0, 0, 0]}, "`y` holds the single class"),
         ({"y": [[0.5, 0.5]] * 4}, "`y` holds class probabilities; pass one label a point"),
-        ({"y_test": [0, 1, 0]}, "`y_test` has 3 entries but there are 2 points"),
+        ({"y_test": [0, 1, 0]}, "`y_test` has 3 entries but there are 2 in `x_test`"),
         ({"y_test": [0, 7]}, "`y_test` holds classes that training did not: 7"),
         ({"y_test": [[0.5, 0.5]] * 2}, "`y_test` holds class probabilities"),
         ({"x_test": np.zeros((0, 4))}, "`x_test` is empty"),

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from jax.sharding import Mesh
 
 from .._arrays import in_float64
-from .._checks import is_whole
+from .._checks import as_path, check_flags, is_one_of, is_whole
 from .._kernels import Kernel, check_inputs
 from ._cross import Cross as Cross
 from ._disk import Store, block_of
@@ -17,6 +17,7 @@ from ._evaluation import DTYPES, ROUNDED, evaluated
 from ._fingerprint import difference as difference
 from ._matrix import Gram as Gram
 from ._matrix import Plan as Plan
+from ._matrix import matching as matching
 from ._mesh import checked_mesh, evaluated_on, where
 from ._mesh import make_mesh as make_mesh
 from ._storage import Dense as Dense
@@ -87,9 +88,10 @@ def gram(
         points = check_inputs(x, "x")
         kernel.check_shape(points.shape[1:])
         _check_block_size(block_size)
-        if dtype not in DTYPES:
+        check_flags(progress=progress)
+        if not is_one_of(dtype, tuple(DTYPES)):
             raise ValueError(f"`dtype` is {dtype!r}; pass 'float64' or 'float32'")
-        folder = None if store in (None, NOWHERE) else _folder(store)
+        folder = None if is_one_of(store, (None, NOWHERE)) else _folder(store)
         known = None if folder is None or block_size is not None else block_of(folder)
         tiles = Tiles(kernel, points, min(block_size or known or BLOCK_SIZE, len(points)))
         if mesh is not None:
@@ -110,7 +112,10 @@ def gram(
     given = [name for name, value in others.items() if value is not None]
     given += ["dtype"] if dtype != "float64" else []
     if given:
-        raise ValueError(f"`{given[0]}` was given with a precomputed matrix; pass the matrix alone")
+        raise ValueError(
+            f"`{given[0]}` was given with a precomputed matrix, `kernel`; pass the matrix alone, or "
+            "a kernel such as ki.rbf(1.0)"
+        )
     return Gram.given(kernel)
 
 
@@ -134,12 +139,7 @@ def _on_mesh(tiles: Tiles, mesh: Any, store: Any, dtype: Dtype) -> Gram:
 
 
 def _folder(store: Any) -> Path:
-    try:
-        folder = Path(store)
-    except TypeError:
-        raise TypeError(
-            f'`store` is a {type(store).__name__}; pass a folder, "none" or None'
-        ) from None
+    folder = as_path(store, "store")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`store`, {str(folder)!r}, is a file; pass a folder")
     return folder

@@ -209,7 +209,8 @@ class Gram:
     def _bordered(self, rows: Array, name: str) -> Array:
         """Put the given rows of added points below a given matrix, and mirrored beside it."""
         middle = () if self.outputs is None else (self.outputs,)
-        shape = (len(rows), *middle, self.n + len(rows), *middle)
+        added = rows.shape[0] if rows.ndim else 0
+        shape = (added, *middle, self.n + added, *middle)
         if rows.shape != shape:
             raise ValueError(
                 f"`{name}` has shape {rows.shape}; this Gram is precomputed, so pass the added "

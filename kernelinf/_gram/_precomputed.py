@@ -8,14 +8,14 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 
 from .._arrays import Array, finite, local, namespace, to_numpy
-from .._checks import check_unmasked
+from .._checks import as_array, check_unmasked
 
 
 def checked_matrix(given: Any) -> Array:
     check_unmasked(given, "kernel")
     matrix = local(given)
     if not hasattr(matrix, "dtype"):
-        matrix = np.asarray(matrix)
+        matrix = as_array(matrix, "kernel")
     if matrix.dtype.kind not in "iuf":
         raise TypeError(f"`kernel` has dtype {matrix.dtype}; pass a kernel or a real matrix")
     _check_square(matrix.shape)

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from .._agreement import correlation, relative_error
 from .._arrays import Array, in_float64, to_numpy
+from .._checks import check_flags
 from .._gram import Cross
 from .._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
 from .._removal import forget_indices
@@ -249,6 +250,7 @@ def audit(
         A solve or a retraining stopped short of its tolerance.
     """
     methods = _checked_methods(methods)
+    check_flags(progress=progress)
     of: Of = "outputs" if y_test is None else "loss"
     tests = held_out(model, x_test, y_test, of, offset)
     if forget_sets is None:
@@ -273,6 +275,10 @@ def _checked_methods(methods: Sequence[Method] | None) -> tuple[Method, ...]:
 
 def _checked_sets(model: Model, forget_sets: ForgetSets | Mapping[str, ForgetSets]) -> Groups:
     named = forget_sets if isinstance(forget_sets, Mapping) else {"given": forget_sets}
+    for sets in named.values():
+        if not isinstance(sets, Iterable) or getattr(sets, "shape", None) == ():
+            kind = type(sets).__name__
+            raise TypeError(f"`forget_sets` has a {kind}; pass lists of forget sets")
     weights = to_numpy(model.problem.weights)
     groups = {
         str(kind): [_indices(forget, weights, number) for number, forget in enumerate(sets)]

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from .._arrays import Array, in_float64
+from .._checks import check_flags
 from .._gram import Cross
 from .._influence import influence
 from .._test_points import check_model
@@ -116,6 +117,7 @@ def brittleness(
         A retraining stopped short of its tolerance.
     """
     check_model(model)
+    check_flags(exhaustive=exhaustive, progress=progress)
     if model.classes is None:
         raise ValueError("`model` was trained on real targets; pass one that predicts classes")
     tests = held_out(model, x_test, None, "outputs", offset)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from .._agreement import rank_correlations, rank_correlations_without
 from .._arrays import Array, in_float64
+from .._checks import check_flags, is_one_of
 from .._gram import Cross
 from .._influence import influence
 from .._methods import FirstOrder, Method, NewtonStep, Retrain
@@ -142,8 +143,9 @@ def lds(
     ConvergenceWarning
         A solve or a retraining stopped short of its tolerance.
     """
-    if of not in ("loss", "margin"):
+    if not is_one_of(of, ("loss", "margin")):
         raise ValueError(f"`of` is {of!r}; pass 'loss' or 'margin'")
+    check_flags(progress=progress)
     tests = held_out(model, x_test, y_test, of, offset)
     method = NewtonStep() if method is None else method
     _check_method(method, tests, of)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, in_float64, to_numpy
+from .._checks import check_flags, is_one_of
 from .._leave_one_out import leave_one_out
 from .._methods import Retrain
 from .._test_points import check_model, one_hot
@@ -130,6 +131,7 @@ def memorisation(
     """
     check_model(model)
     _check_labels(model, of)
+    check_flags(progress=progress)
     points = present_points(model)
     if subsets is None:
         return _by_leaving_out(model, points, of, refine, progress)
@@ -141,7 +143,7 @@ def memorisation(
 
 def _check_labels(model: Model, of: Of) -> None:
     loss = model.problem.loss.name
-    if of not in ("accuracy", "probability"):
+    if not is_one_of(of, ("accuracy", "probability")):
         raise ValueError(f"`of` is {of!r}; pass 'accuracy' or 'probability'")
     if model.classes is None:
         raise ValueError(

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import scipy  # loads its parts when they are first used
 
 from .._arrays import Array, in_float64, to_numpy
+from .._checks import is_one_of
 from .._influence import self_influence
 from .._leave_one_out import LeaveOneOut, leave_one_out
 from .._perturbation import point_indices
@@ -179,7 +180,7 @@ def suspect_labels(
 
 def _check_by(by: str, method: Method | None) -> None:
     known = ("loo_loss", "loo_margin", "self_influence", "loss")
-    if by not in known:
+    if not is_one_of(by, known):
         raise ValueError(f"`by` is {by!r}; pass one of {', '.join(map(repr, known))}")
     if method is not None and by != "self_influence":
         raise ValueError(f"`method` is {method!r} but `by` is {by!r}; it goes with self_influence")

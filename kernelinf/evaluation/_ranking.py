@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, real, to_numpy
-from .._checks import check_unmasked
+from .._checks import as_array, check_unmasked
 from .._removal import present_indices
 from .._scores import InfluenceMatrix
 from .._training import Model
@@ -27,7 +27,7 @@ def order_of(model: Model, ranking: Ranking) -> Points:
         scores = _helpfulness(ranking)
         return _sorted(model, scores.sum(axis=0) if scores.ndim == 2 else scores)
     check_unmasked(ranking, "ranking")
-    values = np.asarray(ranking)
+    values = as_array(ranking, "ranking")
     if values.dtype.kind in "iu":
         return present_indices(values, to_numpy(model.problem.weights), "ranking")
     return _sorted(model, to_numpy(real(values, "ranking")))
@@ -43,7 +43,7 @@ def orders_of(model: Model, ranking: Ranking, t: int) -> Points:
     """
     table = isinstance(ranking, InfluenceMatrix)
     values: Any = _helpfulness(ranking) if isinstance(ranking, InfluenceMatrix) else ranking
-    rows = np.asarray(values)
+    rows = as_array(values, "ranking")
     if rows.ndim != 2 or len(rows) != t:
         kind = "scores" if table else "an array"
         raise ValueError(

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, in_float64
+from .._checks import check_flags
 from .._gram import Cross
 from .._methods import Method, Retrain
 from .._training import Model
@@ -113,6 +114,7 @@ def removal_curve(
     ConvergenceWarning
         A solve or a retraining stopped short of its tolerance.
     """
+    check_flags(progress=progress)
     tests = held_out(model, x_test, y_test, "loss", offset)
     order = order_of(model, ranking)
     counts = _checked_sizes(sizes, len(order), len(present_points(model)))
@@ -132,6 +134,8 @@ def _checked_sizes(sizes: Sequence[int] | None, ordered: int, n: int) -> npt.NDA
     if sizes is None:
         largest = min(most, round(LARGEST_SHARE * n))
         return np.unique(np.round(np.linspace(0, largest, STEPS + 1)).astype(np.intp))
+    if not isinstance(sizes, Sequence | np.ndarray) or getattr(sizes, "shape", None) == ():
+        raise TypeError(f"`sizes` is {sizes!r}; pass ascending numbers of points")
     for size in sizes:
         check_count(size, "sizes", least=0, most=most)
     counts = np.array(sizes, dtype=np.intp)

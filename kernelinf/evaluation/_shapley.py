@@ -1,12 +1,12 @@
 """Shapley values of the training points of a nearest-neighbour classifier, in closed form."""
 
-import numbers
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._arrays import Array, in_float64, to_numpy
+from .._checks import as_array, check_flags, is_number, is_whole
 from .._gram import Cross, Gram
 from .._targets import encode, encode_test
 from .._test_points import at_least_one, one_hot, progress_bar, tiles
@@ -72,8 +72,9 @@ def knn_shapley(
         Labels or shapes do not fit, or `k` is no whole number from 1.
     """
     matrix, present = _training_points(gram)
-    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
+    if not (is_whole(k) and is_number(k) and k >= 1):
         raise ValueError(f"`k` is {k!r}; pass a number of neighbours, 1 or more")
+    check_flags(per_test=per_test, progress=progress)
     x = at_least_one(x_test)
     labels, test_labels = _labels(y, y_test, matrix.n, len(x))
     lengths = _squared_lengths(matrix)
@@ -84,7 +85,7 @@ def knn_shapley(
             # rounded, so that equal distances tie however the kernel was evaluated
             distances = np.round((lengths - 2 * _traced(cross)) / size, DECIMALS)
             right = labels == test_labels[rows, None]
-            found = _shapley(distances[:, present], right[:, present], int(k))
+            found = _shapley(distances[:, present], right[:, present], float(k))
             if per_test:
                 values[rows, present] = found
             else:
@@ -106,7 +107,8 @@ def _training_points(given: Any) -> tuple[Gram, npt.NDArray[np.bool]]:
 
 def _labels(y: Any, y_test: Any, n: int, t: int) -> tuple[npt.NDArray[np.intp], ...]:
     """Return the classes of training and test points as numbers, (n,) and (t,)."""
-    if np.asarray(y).dtype.kind == "f" and np.ndim(y) == 1:
+    given = as_array(y, "y")
+    if given.dtype.kind == "f" and given.ndim == 1:
         raise ValueError(
             "`y` holds real numbers; neighbours vote for classes: pass one label a point"
         )
@@ -132,7 +134,7 @@ def _traced(cross: Cross) -> Array:
     return matrix if matrix.ndim == 2 else np.einsum("tana->tn", matrix)
 
 
-def _shapley(distances: Array, right: npt.NDArray[np.bool], k: int) -> Array:
+def _shapley(distances: Array, right: npt.NDArray[np.bool], k: float) -> Array:
     """Return the values (t, n) by the recursion from the farthest point to the nearest.
 
     The farthest has [right] min(k, n) / (n k); a point at rank i has that of the next one plus
