@@ -502,7 +502,7 @@ def _finished(problem: Problem, alpha: Array, allowed: float, history: History) 
     """Return coefficients with the outputs that they have: those followed gather rounding."""
     outputs = problem.outputs(alpha)
     norm = problem.gradient_norm(problem.residual(alpha, outputs))
-    converged = norm <= max(allowed, problem.rounding_norm(alpha))
+    converged = norm <= allowed + problem.rounding_norm(alpha)
     return Trained(alpha, outputs, norm, converged, history)
 
 

@@ -341,7 +341,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"store": 3}, TypeError, "`store` is a int; pass a folder"),
+        ({"store": 3}, TypeError, "`store` is a int; pass a path"),
         ({"store": __file__}, ValueError, "is a file; pass a folder"),
         ({"dtype": "float16"}, ValueError, "`dtype` is 'float16'; pass 'float64' or 'float32'"),
         ({"store": "none", "dtype": "float32"}, ValueError, "no number is stored"),

@@ -113,8 +113,8 @@ def gram(
     given += ["dtype"] if dtype != "float64" else []
     if given:
         raise ValueError(
-            f"`{given[0]}` was given with a precomputed matrix, `kernel`; pass the matrix alone, or "
-            "a kernel such as ki.rbf(1.0)"
+            f"`{given[0]}` was given with a precomputed matrix, `kernel`; pass the matrix alone, "
+            "or a kernel such as ki.rbf(1.0)"
         )
     return Gram.given(kernel)
 
