@@ -3,6 +3,7 @@
 Nothing in it can execute code: it is read without pickle.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 FORMAT = 1
 ABOUT = "about"  # the name of the text among the arrays
+NAMES = "arrays"  # the names of the others, in the text: a damaged file may have lost some
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,17 @@ class Archive:
         for name, array in self.arrays.items():
             if array.dtype.hasobject:
                 raise ValueError(f"`{name}` holds Python objects, which a file cannot keep safely")
-        text = np.array(json.dumps({"format": FORMAT, **self.about}))
+        # `item` of NumPy's numbers: a tolerance may be one
+        about = {"format": FORMAT, **self.about, NAMES: sorted(self.arrays)}
+        text = np.array(json.dumps(about, default=lambda v: v.item()))
         draft = target.with_name(target.name + ".new")
         try:
             with draft.open("wb") as file:
                 np.savez(file, allow_pickle=False, **{ABOUT: text}, **self.arrays)
             draft.replace(target)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink()
             why = error.strerror
             raise type(error)(f"`path`, {str(target)!r}, cannot be written ({why})") from None
 
@@ -108,6 +113,9 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]
         raise ValueError(error) from None
     if not (isinstance(about, dict) and "format" in about):
         raise ValueError(f"its {ABOUT!r} says nothing of a format")
+    names = about.pop(NAMES, sorted(arrays))  # one of another version may not say
+    if names != sorted(arrays):
+        raise ValueError(f"it has the arrays {sorted(arrays)} and not {names}")
     return about, arrays
 
 

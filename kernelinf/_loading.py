@@ -75,15 +75,13 @@ def load(
 
 
 def _restored(archive: Archive, gram: Gram, offset: Any) -> Model | Update:
-    kind = archive.about["kind"]
-    prefixes = {"model": [""], "update": ["", "after "]}[kind]
-    unknown = set(archive.arrays) - {"classes"} - {p + name for p in prefixes for name in ARRAYS}
-    if unknown:
-        raise ValueError(f"it has {min(unknown)!r}")
-    before, *after = (_model(archive, prefix, gram, offset) for prefix in prefixes)
-    if not after:
+    kind, before = archive.about["kind"], _model(archive, "", gram, offset)
+    if kind == "model":
         return before
-    return Update(before, _method(archive.about), after[0], archive.about["residual"])
+    if kind != "update":
+        raise ValueError(f"it is a {kind!r}")
+    after = _model(archive, "after ", gram, offset)
+    return Update(before, _method(archive.about), after, archive.about["residual"])
 
 
 def _model(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:

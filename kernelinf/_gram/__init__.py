@@ -141,7 +141,7 @@ def _folder(store: Any) -> Path:
             f'`store` is a {type(store).__name__}; pass a folder, "none" or None'
         ) from None
     if not os.fspath(store):
-        raise ValueError("`store` is empty; pass a folder, \"none\" or None")
+        raise ValueError('`store` is empty; pass a folder, "none" or None')
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`store`, {str(folder)!r}, is a file; pass a folder")
     return folder

@@ -262,7 +262,7 @@ def block_of(folder: Path) -> int | None:
 
 
 def _block(manifest: dict[str, Any]) -> int | None:
-    size = manifest.get("block")
+    size: Any = manifest.get("block")
     return size if is_whole(size) and size > 0 else None
 
 
