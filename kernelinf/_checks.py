@@ -14,7 +14,9 @@ import numpy.typing as npt
 def is_number(value: Any) -> bool:
     """Tell whether a value is one finite real number; True and False are not."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and bool(abs(value) <= sys.float_info.max)
+    # of NumPy's numbers the Python ones: float32 cannot be compared with what is beyond it
+    plain = value.item() if isinstance(value, np.generic) else value
+    return real and bool(abs(plain) <= sys.float_info.max)
 
 
 def is_whole(value: Any) -> bool:

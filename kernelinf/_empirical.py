@@ -1,6 +1,5 @@
 """The kernel of a finite network: the tangent kernel at its parameters, `empirical_ntk`."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,38 +66,54 @@ class EmpiricalNTK(Kernel):
 
     @cached_property
     def _forward(self) -> Callable[..., jax.Array]:
-        return jax.jit(self.apply_fn)
+        return jax.jit(self._apply)
+
+    def _apply(self, params: Any, x: jax.Array) -> jax.Array:
+        """Return the outputs in float64, whatever the network gives them in."""
+        return jnp.asarray(self.apply_fn(params, x), dtype=np.float64)
 
     @in_float64
     def _check_points(self, shape: tuple[int, ...]) -> None:
         """Try the network on three points, together and one by one."""
         x = np.random.default_rng(0).normal(size=(3, *shape))
         try:
+            # traced first, since what can be called need not be a function that JAX can trace
+            traced = jax.eval_shape(self.apply_fn, self.params, jnp.asarray(x))
             together = np.asarray(self.apply_fn(self.params, jnp.asarray(x)))
         except Exception as error:
             raise ValueError(
                 f"`apply_fn` cannot take `params` and points of shape {shape}: {error}"
             ) from error
-        if together.ndim != 2 or len(together) != 3:
+        if together.ndim != 2 or len(together) != 3 or together.size == 0:
             raise ValueError(
                 f"`apply_fn` gives outputs of shape {together.shape} for 3 points of shape "
                 f"{shape}; it must give (3, d)"
             )
+        if not jnp.issubdtype(traced.dtype, np.floating):
+            raise ValueError(
+                f"`apply_fn` gives outputs of dtype {traced.dtype}; it must give real numbers"
+            )
+        together = together.astype(np.float64)
         if not np.isfinite(together).all():
             raise ValueError("`apply_fn` gives NaN or infinite outputs with these `params`")
-        alone = [np.asarray(self.apply_fn(self.params, jnp.asarray(x[[i]])))[0] for i in range(3)]
+        alone = [np.asarray(self._apply(self.params, jnp.asarray(x[[i]])))[0] for i in range(3)]
         if np.abs(alone - together).max() > MIXED * np.abs(together).max():
             raise ValueError(
                 "`apply_fn` gives a point other outputs with other points in its batch (batch "
                 "normalisation, or a random layer): evaluate it as it is used after training"
             )
-        self._seen["outputs"] = together.shape[1]
+        d = self._seen.setdefault("outputs", together.shape[1])
+        if together.shape[1] != d:
+            raise ValueError(
+                f"`apply_fn` gives {together.shape[1]} outputs for points of shape {shape} and "
+                f"gave {d} for others; take an empirical_ntk for each"
+            )
 
     def _evaluate(self, x1: jax.Array, x2: jax.Array) -> jax.Array:
         # Gradients of one output at a time, each pushed forward through all of x1: n2 d passes over
         # n1 points, and no Jacobian, which would take n d numbers a parameter.
         d = self._seen["outputs"]
-        _, push = jax.linearize(lambda params: self.apply_fn(params, x1), self.params)
+        _, push = jax.linearize(lambda params: self._apply(params, x1), self.params)
 
         def column(x: jax.Array, c: jax.Array) -> jax.Array:
             (gradient,) = self._pull(x)(jax.nn.one_hot(c, d, dtype=x.dtype))
@@ -113,7 +128,7 @@ class EmpiricalNTK(Kernel):
 
     def _pull(self, x: jax.Array) -> Callable[[jax.Array], Any]:
         """Return the map of a cotangent of one point's outputs, (d,), to one of the parameters."""
-        return jax.vjp(lambda params: self.apply_fn(params, x[None])[0], self.params)[1]
+        return jax.vjp(lambda params: self._apply(params, x[None])[0], self.params)[1]
 
     @cached_property
     def _one_by_one(self) -> Callable[[Any], jax.Array]:
@@ -187,9 +202,9 @@ def _checked(params: Any) -> Any:
     for path, leaf in leaves:
         name = "`params" + jax.tree_util.keystr(path) + "`"
         check_unmasked(leaf, name.strip("`"))
-        dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
         if not jnp.issubdtype(dtype, np.floating):
             raise TypeError(f"{name} has dtype {dtype}; pass parameters that are real numbers")
-        if not math.isfinite(float(jnp.abs(jnp.asarray(leaf)).sum())):
+        if not bool(jnp.isfinite(jnp.asarray(leaf)).all()):
             raise ValueError(f"{name} holds NaN or infinite values")
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=np.float64), params)

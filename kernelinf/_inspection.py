@@ -44,7 +44,8 @@ class Inspection:
     @property
     def smallest(self) -> float | None:
         """The smallest eigenvalue, perhaps below zero by rounding; None if not computed."""
-        return float(self.eigenvalues[0]) if len(self.eigenvalues) > 1 else None
+        side = self.gram.n * (self.gram.outputs or 1)
+        return float(self.eigenvalues[0]) if len(self.eigenvalues) == side else None
 
     @property
     def rank(self) -> int | None:
@@ -137,6 +138,10 @@ def _eigenvalues(gram: Gram) -> Array:
     side = gram.n * (gram.outputs or 1)
     if gram.whole and side <= EXACT_SIDE:
         return np.asarray(np.linalg.eigvalsh(to_numpy(gram.square())), dtype=np.float64)
+
+    diagonal = to_numpy(gram.diagonal).reshape(-1)
+    if side == 1 or not diagonal.any():  # where an iteration has nowhere to go
+        return diagonal[:1]
 
     def product(v: Array) -> Array:
         return to_numpy(gram.storage.left(gram.like(v[None])))[0]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ._archive import Archive, read
-from ._arrays import in_float64
+from ._archive import Archive, damaged, read
+from ._arrays import finite, in_float64
 from ._gram import Gram, difference
 from ._losses import named
 from ._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
@@ -15,6 +15,9 @@ from ._problem import Problem
 from ._training import History, Model
 from ._update import Update
 
+OF_POINTS = ("targets", "weights", "offset", "alpha", "outputs")
+OF_STEPS = ("risk", "gradient_norm", "products")
+ARRAYS = OF_POINTS + OF_STEPS
 METHODS: tuple[type[Method], ...] = (FirstOrder, SecondOrder, NewtonStep, Retrain)
 
 
@@ -56,28 +59,51 @@ def load(
     if not isinstance(gram, Gram):
         raise TypeError(f"`gram` is a {type(gram).__name__}; pass the Gram matrix of the model")
     archive = read(path)
-    different = difference(archive.about["gram"], gram.fingerprint())
+    found = archive.about.get("gram")
+    if not isinstance(found, dict):
+        raise damaged(path, "it says nothing of a Gram matrix")
+    different = difference(found, gram.fingerprint())
     if different:
         raise ValueError(f"`path`, {os.fspath(path)!r}, is of another matrix: {different}")
-    before = _model(archive, "", gram, offset)
-    if archive.about["kind"] == "model":
+    _ = gram.storage  # evaluated here, so that its errors are not taken for those of the file
+    try:
+        return _restored(archive, gram, offset)
+    except KeyError as error:
+        raise damaged(path, f"it has no {error}") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise damaged(path, error) from None
+
+
+def _restored(archive: Archive, gram: Gram, offset: Any) -> Model | Update:
+    kind, before = archive.about["kind"], _model(archive, "", gram, offset)
+    if kind == "model":
         return before
+    if kind != "update":
+        raise ValueError(f"it is a {kind!r}")
     after = _model(archive, "after ", gram, offset)
     return Update(before, _method(archive.about), after, archive.about["residual"])
 
 
 def _model(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:
     arrays, about = archive.arrays, archive.about[prefix + "model"]
-    targets, weights, initial, alpha, outputs = (
-        gram.like(arrays[prefix + name])
-        for name in ("targets", "weights", "offset", "alpha", "outputs")
-    )
+    given = {name: arrays[prefix + name] for name in ARRAYS}
+    _check(given, gram.n)
+    targets, weights, initial, alpha, outputs = (gram.like(given[name]) for name in OF_POINTS)
     loss, reg, scale = named(about["loss"]), about["reg"], about["reg_scale"]
     problem = Problem(gram, targets, loss, reg, scale, initial, weights)
-    history = History(*(arrays[prefix + name] for name in ("risk", "gradient_norm", "products")))
+    history = History(*(given[name] for name in OF_STEPS))
     norm, converged = about["gradient_norm"], about["converged"]
     classes = arrays.get("classes")
     return Model(problem, alpha, outputs, norm, converged, history, classes, offset)
+
+
+def _check(given: dict[str, npt.NDArray[Any]], n: int) -> None:
+    """Refuse arrays that are not those of a model of n points."""
+    shape = (n, *given["alpha"].shape[1:])
+    for name in OF_POINTS:
+        array, wanted = given[name], shape[:1] if name == "weights" else shape
+        if array.dtype.kind != "f" or array.shape != wanted or not finite(array):
+            raise ValueError(f"its {name!r} is {array.shape} of {array.dtype}, or not finite")
 
 
 def _method(about: dict[str, Any]) -> Method:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ._arrays import Array, dot, like, namespace, root_dot
+from ._arrays import Array, dot, like, namespace, root_dot, to_numpy
 from ._gram import Gram
 from ._losses import Loss
 from ._newton import SINGLE_CONDITION, System
@@ -49,12 +49,12 @@ class Problem:
     @property
     def total(self) -> float:
         """Total weight: the number of points, unless they are weighted."""
-        return float(self.weights.sum())
+        return float(to_numpy(self.weights).sum())
 
     @property
     def points(self) -> int:
         """How many points have a weight."""
-        return int((self.weights > 0).sum())
+        return int((to_numpy(self.weights) > 0).sum())
 
     @property
     def rho(self) -> float:

@@ -246,6 +246,11 @@ def mixing(params, x):
         (lambda p, x: plain(p, x)[:, 0], r"gives outputs of shape \(3,\) for 3 points"),
         (lambda p, x: plain(p, x) / 0, "gives NaN or infinite outputs with these `params`"),
         (lambda p, x: x @ p["out"], "cannot take `params` and points of shape"),
+        (lambda p, x: plain(p, x)[:, :0], r"gives outputs of shape \(3, 0\) for 3 points"),
+        (lambda p, x: plain(p, x).astype(int), "gives outputs of dtype int64; it must give real"),
+        (lambda p, x: plain(p, x) * 1j, "gives outputs of dtype complex128; it must give real"),
+        (lambda p, x: (plain(p, x), 1), "cannot take `params` and points of shape"),
+        (lambda p, x: np.tanh(plain(p, x)), "cannot take `params` and points of shape"),
         (mixing, "gives a point other outputs with other points in its batch"),
     ],
 )
@@ -254,7 +259,35 @@ def test_networks_that_give_no_kernel(apply, message):
         ki.gram(ki.empirical_ntk(apply, plain_params()), points())
 
 
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@pytest.mark.parametrize("full", [True, False])
+def test_outputs_of_less_precision(dtype, full):
+    params, x = plain_params(), points()
+    exact = ki.empirical_ntk(plain, params, full=full)(x)
+    rounded = ki.empirical_ntk(lambda p, x: plain(p, x).astype(dtype), params, full=full)
+    assert rounded(x).dtype == rounded.offset(x).dtype == np.float64
+    error = 2 * float(jnp.finfo(dtype).eps) * np.abs(exact).max()
+    np.testing.assert_allclose(rounded(x), exact, rtol=0, atol=error)
+
+
+def test_many_parameters_in_float16_are_finite():
+    ones = np.ones(70000, np.float16)  # a sum beyond float16
+    kernel = ki.empirical_ntk(lambda p, x: x[:, :1] * p.mean(), ones)
+    np.testing.assert_allclose(kernel(np.eye(2)), np.diag([1 / 70000, 0]).reshape(2, 1, 2, 1))
+
+
+def test_another_number_of_outputs_for_other_points():
+    kernel = ki.empirical_ntk(lambda p, x: p * x, 2.0)
+    assert ki.gram(kernel, np.ones((2, 3))).outputs == 3
+    with pytest.raises(ValueError, match=r"gives 2 outputs for points of shape \(2,\) and gave 3"):
+        ki.gram(kernel, np.ones((2, 2)))
+
+
 def test_parameters_that_are_none():
+    with pytest.raises(TypeError, match=r"`params\['k'\]` has dtype key<fry>; pass parameters"):
+        ki.empirical_ntk(plain, {"k": jax.random.key(0)})
+    with pytest.raises(ValueError, match=r"`params\['a'\]` has masked values"):
+        ki.empirical_ntk(plain, {"a": np.ma.masked_array([1.0, 2.0], [True, False])})
     with pytest.raises(TypeError, match="`apply_fn` is a int; pass a function"):
         ki.empirical_ntk(3, plain_params())
     with pytest.raises(ValueError, match="`params` holds no arrays"):

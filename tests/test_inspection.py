@@ -57,6 +57,19 @@ def test_blocks_and_matrices_elsewhere(tmp_path):
         assert "the largest is" in str(elsewhere)
 
 
+ELSEWHERE = ({}, {"store": "none"}, {"dtype": "float32"}, {"mesh": ki.make_mesh(1)})
+
+
+@pytest.mark.parametrize("options", ELSEWHERE)
+def test_one_point_and_a_matrix_of_zeros(options):
+    one = ki.inspect(ki.gram(ki.rbf(1.0), points(1), **options))
+    assert (one.smallest, one.largest, one.rank) == (1.0, 1.0, 1)
+    assert one.effective_dimension(0.25) == pytest.approx(0.8)
+    zero = ki.inspect(ki.gram(ki.linear(), 0 * points(), **options))
+    assert zero.largest == zero.smallest_reg == 0
+    assert len(zero.duplicates) == 1
+
+
 def test_the_smallest_reg_trains():
     x = points(20, 2)
     gram = ki.gram(x @ x.T)

@@ -1,5 +1,7 @@
 """Models and updates in files: what is read is what was written, and nothing else is taken."""
 
+import json
+import pickle
 from tempfile import TemporaryDirectory
 
 import kernelinf as ki
@@ -120,6 +122,93 @@ def test_other_files_are_refused(tmp_path):
         ki.load(path, gram)
     with pytest.raises(TypeError, match="`gram` is a ndarray; pass the Gram matrix"):
         ki.load(path, np.eye(3))
+
+
+def rewritten(path, change=lambda about: about, **arrays):
+    """Replace what a file says of itself, and some of its arrays; None leaves one out."""
+    with np.load(path) as file:
+        found = {**{name: file[name] for name in file.files}, **arrays}
+    about = change(json.loads(str(found.pop("about"))))
+    kept = {name: array for name, array in found.items() if array is not None}
+    np.savez(path, about=np.array(json.dumps(about)), **kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "arrays"),
+    [
+        (lambda _: [1], {}),
+        (lambda _: "text", {}),
+        (lambda about: {**about, "gram": 3}, {}),
+        (lambda about: {**about, "kind": "other"}, {}),
+        (lambda about: {**about, "kind": "update"}, {}),
+        (lambda about: {**about, "model": 4}, {}),
+        (lambda about: {**about, "model": {**about["model"], "loss": "hinge"}}, {}),
+        (lambda about: {**about, "model": {}}, {}),
+        (lambda about: about, {"alpha": None}),
+        (lambda about: about, {"alpha": np.ones((2, 2))}),
+        (lambda about: about, {"outputs": np.full((12, 3), np.nan)}),
+        (lambda about: about, {"weights": np.array(["a"] * 12)}),
+        (lambda about: about, {"another": np.ones(3)}),
+    ],
+)
+def test_files_of_something_else_are_refused(change, arrays, tmp_path):
+    path, model = tmp_path / "model.npz", trained()
+    model.save(path)
+    rewritten(path)
+    assert_equal(ki.load(path, model.gram), model)
+    rewritten(path, change, **arrays)
+    with pytest.raises(ValueError, match="is no file of kernelinf, or damaged"):
+        ki.load(path, model.gram)
+
+
+def loaded_or_refused(path, gram):
+    try:
+        return ki.load(path, gram)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_damaged_byte_is_found_or_changes_nothing(tmp_path):
+    path, model = tmp_path / "model.npz", trained()
+    model.save(path)
+    whole = path.read_bytes()
+    # the directory at the end of the file, where readers raise the most kinds of errors
+    for place in range(len(whole) - 300, len(whole), 3):
+        flipped = bytearray(whole)
+        flipped[place] ^= 255
+        path.write_bytes(flipped)
+        read = loaded_or_refused(path, model.gram)
+        if isinstance(read, str):
+            assert "is no file of kernelinf, or damaged" in read
+        else:
+            assert_equal(read, model)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", pickle.dumps([1])])
+def test_files_of_other_kinds_are_refused(content, tmp_path):
+    path, gram = tmp_path / "model.npz", trained().gram
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is no file of kernelinf, or damaged"):
+        ki.load(path, gram)
+    np.save(tmp_path / "matrix.npy", np.eye(3))
+    with pytest.raises(ValueError, match="is no file of kernelinf, or damaged"):
+        ki.load(tmp_path / "matrix.npy", gram)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(OSError, match=r"`path`, .*folder.npz', cannot be written"):
+        trained().save(tmp_path / "folder.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
+
+
+def test_numbers_of_numpy_are_saved(tmp_path):
+    method = ki.Retrain(tol=np.float32(1e-6))
+    model = trained(reg=np.float32(0.1))
+    ki.remove(model, [1], method=method).save(tmp_path / "update.npz")
+    again = ki.load(tmp_path / "update.npz", model.gram)
+    assert again.method == method
+    assert again.before.problem.reg == model.problem.reg
 
 
 @pytest.mark.parametrize("cut", [10, 1000])

@@ -149,6 +149,14 @@ def test_a_mesh_of_one_device():
         _ = gram.matrix
 
 
+def test_what_is_looked_at_outside_warns_of_nothing():
+    model = ki.fit(ki.gram(ki.rbf(1.0), points(), mesh=ki.make_mesh(N)), np.arange(N) % 2)
+    assert f"{N} points" in repr(model)
+    assert f"{N} -> {N - 1} points" in repr(ki.remove(model, [0]))
+    assert model.problem.total == N
+    assert model.problem.rho == pytest.approx(model.problem.reg * N)
+
+
 def test_values_that_are_no_numbers_name_a_row():
     x = points()
     x[5] *= 1e200

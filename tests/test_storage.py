@@ -264,6 +264,83 @@ def test_a_manifest_of_another_version_or_none_at_all(tmp_path):
             stored("disk", tmp_path)
 
 
+def damaged(folder, name, content):
+    """A whole folder with one of its files replaced, or deleted."""
+    _ = stored("disk", folder).storage
+    if content is None:
+        (folder / name).unlink()
+    elif isinstance(content, np.ndarray):
+        np.save(folder / name, content)
+    else:
+        (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "No such file"),
+        (b"", "EOF"),
+        (b"\x93NUMPY", "EOF"),
+        (np.eye(N + 1), r"it is \(24, 24\) of float64 and not \(23, 23\)"),
+        (np.eye(N, dtype=np.float32), "of float32 and not"),
+    ],
+)
+def test_a_matrix_that_is_another_or_none(content, what, tmp_path):
+    damaged(tmp_path, "matrix.npy", content)
+    with pytest.raises(ValueError, match=f"matrix.npy is damaged .*{what}.*delete the folder"):
+        _ = stored("disk", tmp_path).storage
+
+
+@pytest.mark.parametrize(
+    "line", ["garbage", "0 0", "0 0 zz", "9 9 0", "1 0 0", "-1 0 0", "", "\udcff"]
+)
+def test_a_line_of_no_block_is_named(line, tmp_path):
+    damaged(tmp_path, "blocks.txt", f"0 0 0\n{line}\n".encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"line 2 of blocks.txt, .*, is of no block; delete the"):
+        _ = stored("disk", tmp_path).storage
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"block": size}, "its block size is") for size in (None, "a", 0, -1, 2.5, [1])]
+    + [({"probe": probe}, "its kernel has other values") for probe in (None, "x", [1.0], {})],
+)
+def test_a_damaged_manifest(change, message, tmp_path):
+    _ = stored("disk", tmp_path).storage
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    with pytest.raises(ValueError, match=message):
+        ki.gram(KERNEL, points(), store=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["matrix.npy", "blocks.txt"])
+def test_a_file_that_nothing_says_what_it_is_of_is_left_alone(name, tmp_path):
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(ValueError, match=f"has a {name} and no manifest.json"):
+        stored("disk", tmp_path)
+    assert (tmp_path / name).read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"kernel": ki.rbf(3.0)}, "its kernel has other"), ({"block_size": 6}, "its block size is")],
+)
+def test_two_matrices_planned_for_one_folder(change, message, tmp_path):
+    first, second = stored("disk", tmp_path), stored("disk", tmp_path, **change)
+    assert first.storage.side == N
+    with pytest.raises(ValueError, match=message):
+        _ = second.storage
+
+
+def test_the_working_directory_may_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    gram = stored("disk", "a b/ü")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert gram.storage.name == "on disk, in 'a b/ü'"
+    assert (tmp_path / "a b" / "ü" / "matrix.npy").exists()
+
+
 def test_one_process_at_a_time(tmp_path):
     gram = stored("disk", tmp_path)
     in_use = pytest.raises(ValueError, match="is in use by another process")
@@ -338,9 +415,33 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         _ = stored("disk", tmp_path / "new").storage
 
 
+def test_what_cannot_be_a_folder(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name, why in (("file/below", "Not a directory"), ("link", "File exists")):
+        with pytest.raises(OSError, match=rf"`store`, .* cannot be written \({why}\); pass a fol"):
+            _ = stored("disk", tmp_path / name).storage
+
+
+def test_a_disk_that_is_full_when_a_block_is_done(tmp_path, monkeypatch):
+    gram, opened = stored("disk", tmp_path), Path.open
+
+    def full(self, mode="r", *args, **kwargs):
+        if mode == "a":
+            raise OSError(28, "No space left on device")
+        return opened(self, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(OSError, match=r"`store`, .* cannot be written \(No space left on device"):
+        _ = gram.storage
+    monkeypatch.undo()
+    assert stored("disk", tmp_path).storage.side == N
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"store": ""}, ValueError, "`store` is empty; pass a folder"),
         ({"store": 3}, TypeError, "`store` is a int; pass a path"),
         ({"store": __file__}, ValueError, "is a file; pass a folder"),
         ({"dtype": "float16"}, ValueError, "`dtype` is 'float16'; pass 'float64' or 'float32'"),

@@ -122,7 +122,7 @@ def gram(
 def _planned(tiles: Tiles, folder: Path | None, dtype: Dtype, progress: bool) -> Gram:
     n, outputs, entry = tiles.n, tiles.kernel.outputs, np.dtype(DTYPES[dtype]).itemsize
     if folder is not None:
-        store = Store(folder, tiles, dtype)
+        store = Store(folder, tiles, dtype, folder.absolute())
         store.check()
         return Gram(n, outputs, lambda: store.completed(progress), tiles, entry, store.name)
     where = Dense.name if dtype == "float64" else ROUNDED
@@ -140,6 +140,8 @@ def _on_mesh(tiles: Tiles, mesh: Any, store: Any, dtype: Dtype) -> Gram:
 
 def _folder(store: Any) -> Path:
     folder = as_path(store, "store")
+    if not os.fspath(store):
+        raise ValueError('`store` is empty; pass a folder, "none" or None')
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"`store`, {str(folder)!r}, is a file; pass a folder")
     return folder
