@@ -156,6 +156,7 @@ def test_pixels_that_are_not_scaled_are_refused_however_they_come(x):
 
 
 def test_a_network_that_overflows_is_named_by_its_first_block():
-    kernel = ki.from_stax(ki.networks.fcnn(depth=30, w_std=1e6))
+    hidden = [stax.Dense(1, 1e6), stax.Relu()] * 30
+    kernel = ki.from_stax(stax.serial(*hidden, stax.Dense(1)))
     with pytest.raises(FloatingPointError, match=r"rows 0 to 3.*lower w_std or the depth"):
         _ = ki.gram(kernel, points(), block_size=4).matrix
