@@ -77,7 +77,7 @@ def perturb(
     if reweight is not None:
         weights = _reweighted(model, reweight)
     if add is not None:
-        model, added = _extended(model, add, offset)
+        model, added = extended(model, *_pair(add, "add"), offset)
         xp = namespace(targets)
         targets = xp.concatenate([targets, added])
         weights = xp.concatenate([weights, like(np.ones(len(added)), weights)])
@@ -145,14 +145,24 @@ def _reweighted(model: Model, reweight: Pair) -> Array:
     return like(weights, model.problem.weights)
 
 
-def _extended(model: Model, add: Pair, offset: npt.ArrayLike | None) -> tuple[Model, Array]:
-    """Return the same model on more points, the added ones with weight zero, and their targets."""
-    x_new, labels = _pair(add, "add")
-    a, problem = count(x_new, "add"), model.problem
-    targets = model.test_targets(labels, a, "add")
+def extended(
+    model: Model,
+    x_new: Any,
+    labels: npt.ArrayLike,
+    offset: npt.ArrayLike | None,
+    *,
+    names: tuple[str, str] = ("add", "add"),
+) -> tuple[Model, Array]:
+    """Return the same model on more points, the added ones with weight zero, and their targets.
+
+    Errors call the points and the labels by these names.
+    """
+    of_points, of_labels = names
+    a, problem = count(x_new, of_points), model.problem
+    targets = model.test_targets(labels, a, of_labels)
     xp = namespace(targets)
     initial = model.test_offset(x_new, a, offset)
-    gram = model.gram.extend(x_new, "add")
+    gram = model.gram.extend(x_new, of_points)
     alpha = xp.concatenate([model._alpha, 0 * targets])
     problem = replace(
         problem,

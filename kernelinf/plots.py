@@ -13,6 +13,7 @@ from ._scores import InfluenceMatrix
 from ._text import EXACT, correlation, decimals, error, label
 from ._update import Effect
 from .datasets import Dataset
+from .evaluation import MembershipAttack
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -144,6 +145,53 @@ def gradient_bounds(
         ax.axhline(limit, color=GREY, linewidth=1, label="covered by the noise")
     ax.set(yscale="log", xlabel="removals, one after another", ylabel="gradient left, summed up")
     ax.legend(fontsize="small")
+    return ax
+
+
+def membership(attack: MembershipAttack, *, ax: "Axes | None" = None) -> "Axes":
+    """Plot what a membership attack finds before and after an unlearning, as ROC curves.
+
+    On the dashed line members of the forget set cannot be told from points that no model saw; so it
+    is, up to sampling, for the model that was retrained.
+
+    Parameters
+    ----------
+    attack
+        From `kernelinf.evaluation.membership_attack`.
+    ax
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
+    if not isinstance(attack, MembershipAttack):
+        kind = type(attack).__name__
+        raise TypeError(f"`attack` is a {kind}; pass the result of membership_attack")
+    ax = _checked_axes(ax)
+    curves = (
+        ("before", attack.before, VERMILION, "-"),
+        ("after", attack.after, BLUE, "-"),
+        ("retrained", attack.retrained, GREY, "-."),
+    )
+    for name, scores, colour, style in curves:
+        false, true = scores.roc()
+        legend = f"{name}: AUC {scores.auc:.2f}"
+        ax.plot(false, true, style, color=colour, label=legend, drawstyle="steps-post")
+    ax.axline((0, 0), slope=1, color=GREY, linestyle="--", linewidth=1, label="chance")
+    ax.set(
+        xlim=(0, 1),
+        ylim=(0, 1.02),
+        aspect="equal",
+        xlabel="share of unseen points accused",
+        ylabel="share of the forget set found",
+    )
+    ax.legend(loc="lower right", fontsize="small")
     return ax
 
 

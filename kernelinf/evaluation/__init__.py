@@ -7,6 +7,9 @@ from ._brittleness import Brittleness as Brittleness
 from ._brittleness import brittleness as brittleness
 from ._datamodeling import DatamodelingScore as DatamodelingScore
 from ._datamodeling import lds as lds
+from ._membership import AttackScores as AttackScores
+from ._membership import MembershipAttack as MembershipAttack
+from ._membership import membership_attack as membership_attack
 from ._memorisation import Memorisation as Memorisation
 from ._memorisation import memorisation as memorisation
 from ._mislabels import Detection as Detection

@@ -1,5 +1,6 @@
 """Random sets of training points, from a seed."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,6 @@ def random_subsets(rng: np.random.Generator, points: Points, size: int, count: i
     return np.sort(np.array(drawn, dtype=np.intp), axis=1)
 
 
-def outside(points: Points, subsets: Points) -> list[Points]:
+def outside(points: Points, subsets: Iterable[Points]) -> list[Points]:
     """Return the points that are not in each subset."""
     return [np.setdiff1d(points, subset) for subset in subsets]
