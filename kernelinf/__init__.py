@@ -9,6 +9,9 @@ from . import datasets as datasets
 from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
+from ._comparison import Agreement as Agreement
+from ._comparison import Comparison as Comparison
+from ._comparison import compare as compare
 from ._empirical import EmpiricalNTK as EmpiricalNTK
 from ._empirical import empirical_ntk as empirical_ntk
 from ._gram import Cross as Cross

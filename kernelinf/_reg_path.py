@@ -186,7 +186,7 @@ def reg_path(
         Training or a solve stopped short of its tolerance.
     """
     _check_criterion(by, named(loss))
-    grid = None if regs is None else _checked(regs)
+    grid = None if regs is None else checked_regs(regs)
     problem, classes, _ = posed(gram, y, loss, reg=1.0, offset=offset, reg_scale=reg_scale)
     if gram.n == 1:
         raise ValueError("`gram` has a single training point; leaving it out leaves none")
@@ -231,7 +231,8 @@ def _column(values: tuple[Any, ...]) -> Any:
     return column
 
 
-def _checked(regs: npt.ArrayLike) -> Array:
+def checked_regs(regs: npt.ArrayLike) -> Array:
+    """Return coefficients to try, (m,), or say what is wrong with them."""
     grid = to_numpy(real(regs, "regs")).copy()
     if grid.ndim != 1 or not len(grid):
         raise ValueError(f"`regs` has shape {grid.shape}; pass the coefficients to try, (m,)")

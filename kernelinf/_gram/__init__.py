@@ -17,6 +17,7 @@ from ._evaluation import DTYPES, ROUNDED, evaluated
 from ._fingerprint import difference as difference
 from ._matrix import Gram as Gram
 from ._matrix import Plan as Plan
+from ._matrix import matching as matching
 from ._mesh import checked_mesh, evaluated_on, where
 from ._mesh import make_mesh as make_mesh
 from ._storage import Dense as Dense
