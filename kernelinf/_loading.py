@@ -59,14 +59,15 @@ def load(
     different = difference(archive.about["gram"], gram.fingerprint())
     if different:
         raise ValueError(f"`path`, {os.fspath(path)!r}, is of another matrix: {different}")
-    before = _model(archive, "", gram, offset)
+    before = model_of_archive(archive, "", gram, offset)
     if archive.about["kind"] == "model":
         return before
-    after = _model(archive, "after ", gram, offset)
+    after = model_of_archive(archive, "after ", gram, offset)
     return Update(before, _method(archive.about), after, archive.about["residual"])
 
 
-def _model(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:
+def model_of_archive(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:
+    """Return the model whose arrays have a prefix, on its Gram matrix."""
     arrays, about = archive.arrays, archive.about[prefix + "model"]
     targets, weights, initial, alpha, outputs = (
         gram.like(arrays[prefix + name])

@@ -24,7 +24,7 @@ Panel = Literal["accuracy", "spectrum", "agreement"]
 # Okabe and Ito's colours, apart from each other for every kind of colour vision; markers for print.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#767676"
 COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "black")
-DARK = 0.7  # size of a correlation whose field takes white text
+DARK = 0.45  # size of a correlation whose field takes white text
 MARKERS = (("o", BLUE), ("^", VERMILION), ("s", "#009E73"), ("D", "#CC79A7"))
 GAP = 0.6  # between groups of pictures, in picture widths
 ROW = 1.55  # from one row of pictures to the next, with room for two lines of text
@@ -330,7 +330,7 @@ def _agreement_map(ax: "Axes", agreement: Agreement) -> "Axes":
     ax.set_yticks(numbers, agreement.names)
     subject = "mean test loss" if agreement.on == "test" else "own loss"
     label = f"Spearman's correlation of each point's\neffect on the {subject} when left out"
-    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
+    ax.figure.colorbar(image, ax=ax, shrink=0.8).set_label(label, fontsize="small")
     return ax
 
 
