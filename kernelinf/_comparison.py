@@ -23,7 +23,7 @@ from ._influence import influence
 from ._inspection import Inspection, inspect
 from ._kernels import Kernel, check_inputs
 from ._leave_one_out import LeaveOneOut, leave_one_out
-from ._losses import accuracy
+from ._losses import accuracy, named
 from ._methods import NewtonStep
 from ._reg_path import checked_regs, reg_path
 from ._scores import check_top, library, ranked
@@ -422,7 +422,7 @@ class _Task:
 
 def _checked_reg(reg: Any) -> float | Array | None:
     if reg is None or np.ndim(reg):
-        return None if reg is None else checked_regs(reg)
+        return None if reg is None else checked_regs(reg, "reg")
     if not (is_number(reg) and reg > 0):
         raise ValueError(f"`reg` is {reg!r}; pass a positive number, several, or None")
     return float(reg)
@@ -441,6 +441,7 @@ def _check(kernels: Any, task: _Task) -> None:
         raise ValueError(
             f"`refine` is {task.refine!r}; pass a number of Newton steps, zero or more"
         )
+    named(task.loss)
     points = check_inputs(task.x, "x")
     if len(points) == 1:
         raise ValueError("`x` has a single point; leaving it out leaves none")
@@ -473,7 +474,7 @@ def _warnings_named(name: str) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        warnings.warn(f"{name}: {warning.message}", warning.category, stacklevel=6)
+        warnings.warn(f"{name}: {warning.message}", warning.category, stacklevel=5)
 
 
 def _compared(name: str, kernel: Kernel, task: _Task) -> ComparedKernel:

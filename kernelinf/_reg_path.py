@@ -231,14 +231,14 @@ def _column(values: tuple[Any, ...]) -> Any:
     return column
 
 
-def checked_regs(regs: npt.ArrayLike) -> Array:
+def checked_regs(regs: npt.ArrayLike, name: str = "regs") -> Array:
     """Return coefficients to try, (m,), or say what is wrong with them."""
-    grid = to_numpy(real(regs, "regs")).copy()
+    grid = to_numpy(real(regs, name)).copy()
     if grid.ndim != 1 or not len(grid):
-        raise ValueError(f"`regs` has shape {grid.shape}; pass the coefficients to try, (m,)")
+        raise ValueError(f"`{name}` has shape {grid.shape}; pass the coefficients to try, (m,)")
     bad = grid[~(np.isfinite(grid) & (grid > 0))]
     if len(bad):
-        raise ValueError(f"`regs` holds {bad[0]}; pass positive numbers")
+        raise ValueError(f"`{name}` holds {bad[0]}; pass positive numbers")
     return grid
 
 
