@@ -21,6 +21,7 @@ numpy.typing.ArrayLike, numpy.typing.NDArray = ArrayLike, NDArray
 import kernelinf  # noqa: E402
 from kernelinf._training import Solver  # noqa: E402
 from kernelinf._update import Method  # noqa: E402
+from sklearn.base import BaseEstimator  # noqa: E402
 from sphinx.domains.python import PyObject  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -78,7 +79,7 @@ for field in PyObject.doc_field_types:
 
 def without_constructor(app, what, name, obj, *rest):
     """Drop the signatures of records, which users do not construct."""
-    if what == "class" and not issubclass(obj, Method | Solver):
+    if what == "class" and not issubclass(obj, Method | Solver | BaseEstimator):
         return "", None
     return None
 

@@ -24,6 +24,7 @@ Panel = Literal["accuracy", "spectrum", "agreement"]
 # Okabe and Ito's colours, apart from each other for every kind of colour vision; markers for print.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#767676"
 COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "black")
+LINES = ("-", "--", ":", "-.")  # in print, where colours are grey
 DARK = 0.45  # size of a correlation whose field takes white text
 MARKERS = (("o", BLUE), ("^", VERMILION), ("s", "#009E73"), ("D", "#CC79A7"))
 GAP = 0.6  # between groups of pictures, in picture widths
@@ -298,14 +299,14 @@ def _accuracies(ax: "Axes", comparison: Comparison) -> "Axes":
     ax.set(ylim=(len(heights) - 0.5, -0.5))
     ax.set_xlabel("classified rightly (%)" if classes else f"mean {comparison.loss} loss")
     ax.grid(axis="y", color=GREY, linewidth=0.3)
-    ax.legend(fontsize="small", title="points")
+    ax.legend(fontsize="small", title="points", title_fontsize="small")
     return ax
 
 
 def _spectra(ax: "Axes", comparison: Comparison) -> "Axes":
-    styles = [(colour, line) for line in ("-", "--", ":", "-.") for colour in COLOURS]
+    styles = zip(itertools.cycle(COLOURS), itertools.cycle(LINES), strict=False)
     known = [entry for entry in comparison.entries if len(entry.eigenvalues) > 1]
-    for entry, (colour, line) in zip(known, itertools.cycle(styles), strict=False):
+    for entry, (colour, line) in zip(known, styles, strict=False):
         falling = entry.eigenvalues[::-1]
         positive = falling[falling > len(falling) * np.finfo(float).eps * falling[0]]
         scaled, ridge = positive / falling.mean(), entry.reg * len(entry.own_effects)
