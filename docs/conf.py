@@ -65,6 +65,7 @@ html_show_sourcelink = False
 
 default_role = "py:obj"
 add_module_names = False
+strip_signature_backslash = True  # so that an attribute such as model_ keeps its underscore
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False

@@ -316,7 +316,8 @@ def _spectra(ax: "Axes", comparison: Comparison) -> "Axes":
             ax.plot(above, scaled[above - 1], marker="o", markersize=5, color=colour)
     ax.set(xscale="log", yscale="log")
     ax.set(xlabel="rank of the eigenvalue", ylabel="eigenvalue over their mean")
-    ax.legend(fontsize="small", title="marks: the last above the ridge", title_fontsize="small")
+    style: dict[str, Any] = {"fontsize": "x-small", "title_fontsize": "x-small"}
+    ax.legend(title="marks: the last above the ridge", labelspacing=0.2, **style)
     return ax
 
 
