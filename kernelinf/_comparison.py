@@ -7,7 +7,7 @@ that memory is that of a single one.
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,7 +88,7 @@ class ComparedKernel:
         Time of evaluating the kernel, compilation included, and of all work on it.
     """
 
-    name: str
+    name: Hashable
     reg: float
     reg_at_end: int
     test_losses: Array
@@ -148,7 +148,7 @@ class Agreement:
         How many training points there are.
     """
 
-    names: tuple[str, ...]
+    names: tuple[Hashable, ...]
     spearman: Array
     overlap: Array
     on: EffectOn
@@ -192,7 +192,7 @@ class Agreement:
         numbers = [f"[{i}]" for i in range(1, len(self.names) + 1)]
         rows = [["", "", *numbers]]
         for number, name, line in zip(numbers, self.names, values, strict=True):
-            rows.append([number, name, *(f"{value:.2f}" for value in line)])
+            rows.append([number, str(name), *(f"{value:.2f}" for value in line)])
         return aligned(rows, 2)
 
 
@@ -214,11 +214,11 @@ class Comparison:
     """
 
     entries: tuple[ComparedKernel, ...]
-    failures: dict[str, str]
+    failures: dict[Hashable, str]
     loss: str
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[Hashable, ...]:
         """Names of the kernels that were compared."""
         return tuple(entry.name for entry in self.entries)
 
@@ -227,7 +227,7 @@ class Comparison:
         """Whether leave-one-out is that of retraining, up to rounding, for every kernel."""
         return all(entry.loo.exact for entry in self.entries)
 
-    def __getitem__(self, name: str) -> ComparedKernel:
+    def __getitem__(self, name: Hashable) -> ComparedKernel:
         for entry in self.entries:
             if entry.name == name:
                 return entry
@@ -296,7 +296,7 @@ class Comparison:
 
 @in_float64
 def compare(
-    kernels: Mapping[str, Kernel],
+    kernels: Mapping[Hashable, Kernel],
     x: npt.ArrayLike,
     y: npt.ArrayLike,
     x_test: npt.ArrayLike,
@@ -315,8 +315,9 @@ def compare(
     Parameters
     ----------
     kernels
-        Kernels by name, from `from_stax`, `linear` or `rbf`. One with full blocks is trained from
-        initial outputs of zero, and its alignment is that of the mean of its diagonal blocks.
+        Kernels, from `from_stax`, `linear` or `rbf`, by name, or by depth or what else tells them
+        apart. One with full blocks is trained from initial outputs of zero, and its alignment is
+        that of the mean of its diagonal blocks.
     x, y
         Training points (n, ...) and labels, as for `gram` and `fit`. Points have the shape that all
         the kernels take: `linear`, `rbf` and networks that start with Flatten take images too.
@@ -360,7 +361,7 @@ def compare(
     entries, failures = [], {}
     bar = tqdm(kernels.items(), desc="Comparison", unit="kernel", disable=not progress)
     for name, kernel in bar:
-        bar.set_postfix_str(name)
+        bar.set_postfix_str(str(name))
         try:
             with _warnings_named(name):
                 entries.append(_compared(name, kernel, task))
@@ -468,7 +469,7 @@ def _check_kernel(name: Any, kernel: Any, points: Any, d: int) -> None:
 
 
 @contextlib.contextmanager
-def _warnings_named(name: str) -> Iterator[None]:
+def _warnings_named(name: Hashable) -> Iterator[None]:
     """Put the name of a kernel before what is warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -477,7 +478,7 @@ def _warnings_named(name: str) -> Iterator[None]:
         warnings.warn(f"{name}: {warning.message}", warning.category, stacklevel=5)
 
 
-def _compared(name: str, kernel: Kernel, task: _Task) -> ComparedKernel:
+def _compared(name: Hashable, kernel: Kernel, task: _Task) -> ComparedKernel:
     start = time.perf_counter()
     matrix = gram(kernel, task.x, progress=task.progress)
     cross = matrix.cross(task.x_test)
@@ -526,7 +527,7 @@ def _condition(spectrum: Inspection) -> float | None:
 def _cells(row: dict[str, Any]) -> list[str]:
     """Write a row of the table."""
     return [
-        row["kernel"],
+        str(row["kernel"]),
         or_blank(row["test_accuracy"], "{:.1%}".format),
         f"{row['test_loss']:.4f}",
         or_blank(row["loo_accuracy"], "{:.1%}".format),

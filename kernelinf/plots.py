@@ -295,7 +295,7 @@ def _accuracies(ax: "Axes", comparison: Comparison) -> "Axes":
     names = "left out of training", "test"
     for (marker, colour), values, name in zip(MARKERS, series, names, strict=False):
         ax.scatter(values, heights, marker=marker, fc="none", ec=colour, label=name, zorder=2)
-    ax.set_yticks(heights, comparison.names)
+    ax.set_yticks(heights, list(map(str, comparison.names)))
     ax.set(ylim=(len(heights) - 0.5, -0.5))
     ax.set_xlabel("classified rightly (%)" if classes else f"mean {comparison.loss} loss")
     ax.grid(axis="y", color=GREY, linewidth=0.3)
@@ -310,7 +310,9 @@ def _spectra(ax: "Axes", comparison: Comparison) -> "Axes":
         falling = entry.eigenvalues[::-1]
         positive = falling[falling > len(falling) * np.finfo(float).eps * falling[0]]
         scaled, ridge = positive / falling.mean(), entry.reg * len(entry.own_effects)
-        ax.plot(1 + np.arange(len(scaled)), scaled, color=colour, linestyle=line, label=entry.name)
+        ax.plot(
+            1 + np.arange(len(scaled)), scaled, color=colour, linestyle=line, label=str(entry.name)
+        )
         above = int((positive > ridge).sum())
         if above:
             ax.plot(above, scaled[above - 1], marker="o", markersize=5, color=colour)
@@ -322,14 +324,15 @@ def _spectra(ax: "Axes", comparison: Comparison) -> "Axes":
 
 
 def _agreement_map(ax: "Axes", agreement: Agreement) -> "Axes":
-    values, numbers = agreement.spearman, np.arange(len(agreement.names))
+    values, names = agreement.spearman, list(map(str, agreement.names))
+    numbers = np.arange(len(names))
     image = ax.imshow(values, cmap="PuOr", vmin=-1, vmax=1)
     for (row, column), value in np.ndenumerate(values):
         text = "-" if np.isnan(value) else f"{value:.2f}"
         colour = "white" if abs(value) > DARK else "black"
         ax.text(column, row, text, ha="center", va="center", color=colour, fontsize="x-small")
-    ax.set_xticks(numbers, agreement.names, rotation=45, ha="right", rotation_mode="anchor")
-    ax.set_yticks(numbers, agreement.names)
+    ax.set_xticks(numbers, names, rotation=45, ha="right", rotation_mode="anchor")
+    ax.set_yticks(numbers, names)
     subject = "mean test loss" if agreement.on == "test" else "own loss"
     label = f"Spearman's correlation of each point's\neffect on the {subject} when left out"
     ax.figure.colorbar(image, ax=ax, shrink=0.8).set_label(label, fontsize="small")

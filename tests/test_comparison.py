@@ -291,6 +291,15 @@ def test_it_prints_as_a_table_and_becomes_a_dataframe(comparison):
         comparison["cubic"]
 
 
+def test_names_may_be_settings():
+    kernels = {length_scale: ki.rbf(length_scale) for length_scale in (1, 2)}
+    found = ki.compare(kernels, *data(), reg=1e-2)
+    assert found.names == (1, 2)
+    assert found[2].name == 2
+    assert [line.split()[0] for line in str(found).splitlines()[2:]] == ["1", "2"]
+    assert "[2]  2" in str(found.agreement())
+
+
 def test_progress_is_shown_when_asked_for(capfd):
     ki.compare(KERNELS, *data(), reg=1e-2)
     assert not capfd.readouterr().err
