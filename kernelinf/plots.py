@@ -198,7 +198,7 @@ def comparison(
     if of not in ("accuracy", "spectrum", "agreement"):
         raise ValueError(f"`of` is {of!r}; pass 'accuracy', 'spectrum' or 'agreement'")
     if of == "agreement":
-        agreement = comparison.agreement(on)  # before there is a figure: it may be refused
+        agreement = comparison.agreement(on, k=1)  # before there is a figure: it may be refused
         return _agreement_map(_new_axes() if ax is None else ax, agreement)
     if of == "spectrum" and all(len(e.eigenvalues) == 1 for e in comparison.entries):
         raise ValueError("`comparison` has no spectra: the matrices are too large")
