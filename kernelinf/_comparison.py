@@ -80,7 +80,7 @@ class ComparedKernel:
         is not known.
     alignment
         Centred kernel-target alignment, from -1 to 1: the cosine between the centred kernel matrix
-        and that of the targets (Cortes, Mohri & Rostamizadeh 2012, Eq. 2). None if undefined.
+        and that of the targets (Cortes, Mohri & Rostamizadeh 2012). None if undefined.
     condition_number
         The largest eigenvalue over the smallest, without a ridge; inf if that is zero to rounding,
         None where it is not known.
@@ -377,7 +377,7 @@ def alignment(kernel: Array, targets: Array) -> float | None:
     """Return the centred alignment of a kernel matrix with targets; None if undefined.
 
     <H K H, H Y Y^T H> over the product of their Frobenius norms, H = I - 1 1^T / n (Cortes, Mohri &
-    Rostamizadeh 2012, Eq. 2).
+    Rostamizadeh 2012).
 
     Parameters
     ----------
