@@ -21,6 +21,7 @@ numpy.typing.ArrayLike, numpy.typing.NDArray = ArrayLike, NDArray
 import kernelinf  # noqa: E402
 from kernelinf._training import Solver  # noqa: E402
 from kernelinf._update import Method  # noqa: E402
+from sklearn.base import BaseEstimator  # noqa: E402
 from sphinx.domains.python import PyObject  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -64,6 +65,7 @@ html_show_sourcelink = False
 
 default_role = "py:obj"
 add_module_names = False
+strip_signature_backslash = True  # so that an attribute such as model_ keeps its underscore
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 napoleon_google_docstring = False
@@ -78,7 +80,7 @@ for field in PyObject.doc_field_types:
 
 def without_constructor(app, what, name, obj, *rest):
     """Drop the signatures of records, which users do not construct."""
-    if what == "class" and not issubclass(obj, Method | Solver):
+    if what == "class" and not issubclass(obj, Method | Solver | BaseEstimator):
         return "", None
     return None
 

@@ -5,6 +5,9 @@ takes training points away (predicted or retrained), `perturb` edits them in any
 scores them all.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import datasets as datasets
 from . import evaluation as evaluation
 from . import networks as networks
@@ -14,6 +17,9 @@ from ._certification import Certificate as Certificate
 from ._certification import GradientBounds as GradientBounds
 from ._certification import certify as certify
 from ._certification import gradient_bounds as gradient_bounds
+from ._comparison import Agreement as Agreement
+from ._comparison import Comparison as Comparison
+from ._comparison import compare as compare
 from ._empirical import EmpiricalNTK as EmpiricalNTK
 from ._empirical import empirical_ntk as empirical_ntk
 from ._gram import Cross as Cross
@@ -59,3 +65,24 @@ from ._update import Effect as Effect
 from ._update import Update as Update
 from ._version import __version__ as __version__
 from .evaluation import audit as audit
+
+if TYPE_CHECKING:
+    from ._estimators import NTKClassifier as NTKClassifier
+    from ._estimators import NTKRegressor as NTKRegressor
+
+_ESTIMATORS = ("NTKClassifier", "NTKRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    """Load scikit-learn when an estimator is first asked for, and not before."""
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module("._estimators", __name__), name)
+    except ImportError as error:
+        message = f'{name} needs scikit-learn: pip install "kernelinf[data]"'
+        raise ImportError(message) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ESTIMATORS})

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -139,6 +139,14 @@ class Kernel:
     def _sees_positions(self, shape: tuple[int, ...]) -> bool:
         """Whether the order of a point's axes matters."""
         return False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Kernel":
+        """Return the kernel itself, which nothing changes, with all that was compiled for it."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was compiled, which cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def _probed(self) -> set[tuple[int, ...]]:

@@ -75,16 +75,17 @@ def load(
 
 
 def _restored(archive: Archive, gram: Gram, offset: Any) -> Model | Update:
-    kind, before = archive.about["kind"], _model(archive, "", gram, offset)
+    kind, before = archive.about["kind"], model_of_archive(archive, "", gram, offset)
     if kind == "model":
         return before
     if kind != "update":
         raise ValueError(f"it is a {kind!r}")
-    after = _model(archive, "after ", gram, offset)
+    after = model_of_archive(archive, "after ", gram, offset)
     return Update(before, _method(archive.about), after, archive.about["residual"])
 
 
-def _model(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:
+def model_of_archive(archive: Archive, prefix: str, gram: Gram, offset: Any) -> Model:
+    """Return the model whose arrays have a prefix, on its Gram matrix."""
     arrays, about = archive.arrays, archive.about[prefix + "model"]
     given = {name: arrays[prefix + name] for name in ARRAYS}
     _check(given, gram.n)

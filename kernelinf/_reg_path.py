@@ -188,7 +188,7 @@ def reg_path(
     """
     _check_criterion(by, named(loss))
     check_flags(progress=progress)
-    grid = None if regs is None else _checked(regs)
+    grid = None if regs is None else checked_regs(regs)
     problem, classes, _ = posed(gram, y, loss, reg=1.0, offset=offset, reg_scale=reg_scale)
     if gram.n == 1:
         raise ValueError("`gram` has a single training point; leaving it out leaves none")
@@ -233,13 +233,14 @@ def _column(values: tuple[Any, ...]) -> Any:
     return column
 
 
-def _checked(regs: npt.ArrayLike) -> Array:
-    grid = to_numpy(real(regs, "regs")).copy()
+def checked_regs(regs: npt.ArrayLike, name: str = "regs") -> Array:
+    """Return coefficients to try, (m,), or say what is wrong with them."""
+    grid = to_numpy(real(regs, name)).copy()
     if grid.ndim != 1 or not len(grid):
-        raise ValueError(f"`regs` has shape {grid.shape}; pass the coefficients to try, (m,)")
+        raise ValueError(f"`{name}` has shape {grid.shape}; pass the coefficients to try, (m,)")
     bad = grid[~(np.isfinite(grid) & (grid > 0))]
     if len(bad):
-        raise ValueError(f"`regs` holds {bad[0]}; pass positive numbers")
+        raise ValueError(f"`{name}` holds {bad[0]}; pass positive numbers")
     return grid
 
 

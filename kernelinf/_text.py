@@ -1,5 +1,6 @@
 """How numbers and labels are written in tables and figures."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,3 +44,20 @@ def label(target: Any) -> str:
         return f"{target:.3g}" if isinstance(target, np.floating) else str(target)
     shown = ", ".join(f"{value:.3g}" for value in target[:MOST_SHOWN])
     return shown + ", ..." * (len(target) > MOST_SHOWN)
+
+
+def or_blank(value: float | None, text: Callable[[float], str]) -> str:
+    """Return a number as text, or nothing where it is undefined."""
+    return "" if value is None else text(value)
+
+
+def aligned(rows: list[list[str]], texts: int) -> list[str]:
+    """Return a line for each row of cells; the first `texts` columns are text, at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < texts else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -150,3 +150,64 @@ def test_without_matplotlib(monkeypatch):
     ):
         with pytest.raises(ImportError, match=r'pip install "kernelinf\[plot\]"'):
             draw()
+
+
+# --- kernels side by side ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(30, 3)), np.arange(30) % 3
+    chosen = {"rbf": ki.rbf(1.0), "linear": ki.linear()}
+    return ki.compare(chosen, x[:24], labels[:24], x[24:], labels[24:], reg=1e-2)
+
+
+def test_comparison_of_accuracies(kernels):
+    ax = plots.comparison(kernels, ax=new_axes())
+    _, left_out, tested = ax.collections
+    rows = kernels.rows()
+    assert left_out.get_offsets().tolist() == [
+        [100 * row["loo_accuracy"], i] for i, row in enumerate(rows)
+    ]
+    assert tested.get_offsets()[:, 0].tolist() == [100 * row["test_accuracy"] for row in rows]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["rbf", "linear"]
+    assert ax.get_xlabel() == "classified rightly (%)"
+
+
+def test_comparison_of_real_targets_is_of_losses():
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    y = x[:, 0]
+    found = ki.compare({"linear": ki.linear()}, x[:15], y[:15], x[15:], y[15:], reg=1e-2)
+    ax = plots.comparison(found, ax=new_axes())
+    assert ax.get_xlabel() == "mean squared loss"
+    assert ax.collections[2].get_offsets()[0, 0] == found["linear"].test_losses.mean()
+
+
+def test_comparison_of_spectra(kernels):
+    ax = plots.comparison(kernels, of="spectrum", ax=new_axes())
+    rbf, rbf_mark, linear, _ = ax.lines
+    values = kernels["rbf"].eigenvalues[::-1]
+    np.testing.assert_allclose(rbf.get_ydata(), values / values.mean())
+    (last,) = rbf_mark.get_xdata()
+    assert values[last - 1] > 1e-2 * 24 > values[last]  # the ridge is between the two
+    assert len(linear.get_ydata()) == 3  # its other eigenvalues are zero
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+
+
+def test_comparison_of_what_they_learn_from(kernels):
+    figure = Figure()
+    ax = plots.comparison(kernels, of="agreement", on="own", ax=figure.add_subplot())
+    figure.canvas.draw()
+    spearman = kernels.agreement("own").spearman
+    assert np.array_equal(ax.images[0].get_array(), spearman)
+    assert ax.texts[1].get_text() == f"{spearman[0, 1]:.2f}"
+    assert "own loss" in figure.axes[1].get_ylabel()
+
+
+def test_comparison_refuses(kernels):
+    with pytest.raises(ValueError, match="`of` is 'loss'; pass 'accuracy', 'spectrum' or"):
+        plots.comparison(kernels, of="loss")
+    with pytest.raises(ValueError, match="`on` is 'train'"):
+        plots.comparison(kernels, of="agreement", on="train")
+    assert pyplot.get_fignums() == []

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from .._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
 from .._removal import forget_indices
 from .._scores import Of, library
 from .._test_points import one_hot
-from .._text import percent
+from .._text import aligned, or_blank, percent
 from .._training import Model
 from .._update import Effect
 from ._draws import Points, generator, present_points, random_subsets, share_size
@@ -144,7 +144,7 @@ class Audit:
         sets, (_, tests, _) = len(self.forget_sets), self.retrained.effect.outputs.shape
         subject = "losses" if self._of_losses else "outputs"
         head = f"Audit: {sets} forget sets, {tests} test points; correlations are of {subject}"
-        return "\n".join([head, *_aligned([list(COLUMNS), *map(_cells, self.rows())])])
+        return "\n".join([head, *aligned([list(COLUMNS), *map(_cells, self.rows())], TEXTS)])
 
     @property
     def _of_losses(self) -> bool:
@@ -345,32 +345,17 @@ def _losses(effect: Effect) -> Array:
 def _cells(row: dict[str, Any]) -> list[str]:
     """Write a row of the table."""
     sizes = dict.fromkeys((row["smallest"], row["largest"]))
-    worst = _or_blank(row["worst_error"], percent)
+    worst = or_blank(row["worst_error"], percent)
     return [
         row["kind"],
         " to ".join(map(str, sizes)),
         row["method"],
         str(row["sets"]),
-        _or_blank(row["loss_error"], percent),
-        _or_blank(row["output_error"], percent),
-        _or_blank(row["pearson"], "{:.4f}".format),
-        _or_blank(row["spearman"], "{:.4f}".format),
+        or_blank(row["loss_error"], percent),
+        or_blank(row["output_error"], percent),
+        or_blank(row["pearson"], "{:.4f}".format),
+        or_blank(row["spearman"], "{:.4f}".format),
         worst and f"{worst} (set {row['worst_set']})",
         f"{row['gradient_norm']:.0e}",
         f"{row['seconds']:.2f}",
-    ]
-
-
-def _or_blank(value: float | None, text: Callable[[float], str]) -> str:
-    return "" if value is None else text(value)
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < TEXTS else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
     ]
