@@ -9,6 +9,7 @@ from . import datasets as datasets
 from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
+from . import unlearning as unlearning
 from ._empirical import EmpiricalNTK as EmpiricalNTK
 from ._empirical import empirical_ntk as empirical_ntk
 from ._gram import Cross as Cross

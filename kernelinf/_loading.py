@@ -14,8 +14,9 @@ from ._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
 from ._problem import Problem
 from ._training import History, Model
 from ._update import Update
+from .unlearning import METHODS as UNLEARNING
 
-METHODS: tuple[type[Method], ...] = (FirstOrder, SecondOrder, NewtonStep, Retrain)
+METHODS: tuple[type[Method], ...] = (FirstOrder, SecondOrder, NewtonStep, Retrain, *UNLEARNING)
 
 
 @in_float64

@@ -1,0 +1,112 @@
+"""How a model without a forget set answers to pulls on the points of that set.
+
+A pull u on the forget set F moves the outputs of the retained model, linearised, by S_F u with
+
+    S = K T,    T = (mu I + W_R K)^-1,
+
+at the ridge mu that the removal leaves and with the Hessians W_R of the retained points alone.
+S_FF is the forget set's leverage on itself, and S_RF that on the retained points.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy  # loads its parts when they are first used
+
+from ._arrays import Array, like, namespace, to_numpy
+from ._losses import HessianRoot
+from ._newton import Solution, System
+from ._problem import Problem
+
+Points = npt.NDArray[np.intp]
+
+DENSE_SIDE = 200  # up to which all eigenvalues are taken, from columns that are solved as a stack
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """The response S to pulls on a forget set.
+
+    Where one number serves all outputs of a point, pulls have a single column, k = 1; else k = d.
+
+    Attributes
+    ----------
+    problem
+        The one without the forget set.
+    outputs
+        Where the losses are expanded, (n, d).
+    forget
+        Indices, (m,), ascending.
+    weights
+        What the forget set counted before, (m,).
+    """
+
+    problem: Problem
+    outputs: Array
+    forget: Points
+    weights: Array
+
+    @functools.cached_property
+    def system(self) -> System:
+        """The linear system of the retained points, prepared for a column of each pull."""
+        return self.problem.system(self.outputs).prepared(self.side)
+
+    @functools.cached_property
+    def root(self) -> HessianRoot:
+        """L_F with W_F = L_F L_F^T, of the forget set as it counted before."""
+        return self.problem.loss.root(self.outputs[self.forget], self.weights)
+
+    @property
+    def columns(self) -> int:
+        """Return k, the columns of a pull."""
+        uniform = self.root.direction is None and self.problem.gram.outputs is None
+        return 1 if uniform else self.problem.targets.shape[1]
+
+    @property
+    def side(self) -> int:
+        """Return m k, the side of S_FF."""
+        return len(self.forget) * self.columns
+
+    def to(self, pull: Array) -> Solution:
+        """Return T E_F u and S_F u, (n, d or k, s), of pulls u (m, d or k, s)."""
+        b = np.zeros((self.problem.gram.n, *pull.shape[1:]))
+        b[self.forget] = to_numpy(pull)
+        return self.system.solve(like(b, self.outputs))
+
+    def weighted(self, v: Array) -> Array:
+        """Return L^T S_FF L v, symmetric positive semidefinite, for v (m, k, s)."""
+        return self.root.apply_transposed(self.to(self.root.apply(v)).product[self.forget])
+
+    def basis(self) -> Array:
+        """Return L for every unit vector, (m, k, m k)."""
+        unit = np.eye(self.side).reshape(len(self.forget), self.columns, self.side)
+        return self.root.apply(like(unit, self.outputs))
+
+    def largest(self) -> float:
+        """Return the largest eigenvalue of L^T S_FF L, to 1e-8 where it is not computed densely."""
+        if self.side <= DENSE_SIDE:
+            half = self.root.apply_transposed(self.to(self.basis()).product[self.forget])
+            return max(0.0, float(np.linalg.eigvalsh(symmetric(half, self.side))[-1]))
+        operator = scipy.sparse.linalg.LinearOperator(
+            (self.side, self.side), matvec=self.flat(self.weighted), dtype=np.float64
+        )
+        start = np.random.default_rng(0).normal(size=self.side)
+        return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-8, v0=start)[0][0])
+
+    def flat(self, product: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        """Return a product with stacks as one with flat vectors, (m k,)."""
+
+        def apply(v: Array) -> Array:
+            stack = like(v.reshape(len(self.forget), self.columns, 1), self.outputs)
+            return to_numpy(product(stack)).reshape(-1)
+
+        return apply
+
+
+def symmetric(half: Array, side: int) -> Array:
+    """Return a stack (m, k, m k) that is symmetric but for rounding as a square matrix."""
+    square = to_numpy(namespace(half).reshape(half, (side, side)))
+    return (square + square.T) / 2
