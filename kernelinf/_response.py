@@ -23,6 +23,7 @@ from ._problem import Problem
 
 Points = npt.NDArray[np.intp]
 
+BLOCK_BYTES = 16e6  # of columns that are solved together; about a dozen such stacks are alive
 DENSE_SIDE = 200  # up to which all eigenvalues are taken, from columns that are solved as a stack
 
 
@@ -76,6 +77,14 @@ class Response:
         b[self.forget] = to_numpy(pull)
         return self.system.solve(like(b, self.outputs))
 
+    def to_all(self) -> tuple[Array, Array]:
+        """Return T E_F L and S_F L, (n, k, m k), a block of columns at a time."""
+        basis, n = self.basis(), self.problem.gram.n
+        size = max(1, int(BLOCK_BYTES / (8 * n * self.columns)))
+        parts = [self.to(basis[:, :, start : start + size]) for start in range(0, self.side, size)]
+        join = namespace(basis).concatenate
+        return join([p.x for p in parts], axis=2), join([p.product for p in parts], axis=2)
+
     def weighted(self, v: Array) -> Array:
         """Return L^T S_FF L v, symmetric positive semidefinite, for v (m, k, s)."""
         return self.root.apply_transposed(self.to(self.root.apply(v)).product[self.forget])
@@ -88,7 +97,7 @@ class Response:
     def largest(self) -> float:
         """Return the largest eigenvalue of L^T S_FF L, to 1e-8 where it is not computed densely."""
         if self.side <= DENSE_SIDE:
-            half = self.root.apply_transposed(self.to(self.basis()).product[self.forget])
+            half = self.root.apply_transposed(self.to_all()[1][self.forget])
             return max(0.0, float(np.linalg.eigvalsh(symmetric(half, self.side))[-1]))
         operator = scipy.sparse.linalg.LinearOperator(
             (self.side, self.side), matvec=self.flat(self.weighted), dtype=np.float64

@@ -88,6 +88,20 @@ class Plan:
         """What the forget set's losses count, in units of what they counted before."""
         return float(self.objective.weights[self.forget[0]]) / self._before
 
+    def part(self) -> Objective:
+        """Return the objective of the forget set alone, off the projection."""
+        kernel = None if self.projection is None else self.projection.kernel
+        return self.objective.take(self.forget, kernel)
+
+    def spread(self, change: Array) -> Array:
+        """Return the change of all coefficients, (n, d), by one (m, d) of the forget set's."""
+        n = self.objective.problem.gram.n
+        if self.projection is not None:
+            return self.projection.coefficients(change, n)
+        full = np.zeros((n, change.shape[1]))
+        full[self.forget] = to_numpy(change)
+        return like(full, change)
+
     @property
     def _before(self) -> float:
         return float(self.objective.problem.weights[self.forget[0]])
@@ -120,20 +134,10 @@ def descended(model: Model, plan: Plan) -> Array:
 
 def climbed(model: Model, plan: Plan) -> Array:
     """Return the change of the coefficients, (n, d), by steps that move the forget set's alone."""
-    forget, projection = plan.forget, plan.projection
-    kernel = None if projection is None else projection.kernel
-    part = plan.objective.take(forget, kernel)
+    forget, part = plan.forget, plan.part()
     start = model._alpha[forget]
     change = part.descend(start, model._outputs[forget], plan.rate, plan.steps or 0) - start
-    n = model.gram.n
-    return placed(change, forget, n) if projection is None else projection.coefficients(change, n)
-
-
-def placed(values: Array, rows: Points, n: int) -> Array:
-    """Put rows (m, ...) among zeros, (n, ...)."""
-    full = np.zeros((n, *values.shape[1:]))
-    full[rows] = to_numpy(values)
-    return like(full, values)
+    return plan.spread(change)
 
 
 def counting(
