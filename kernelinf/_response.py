@@ -78,27 +78,31 @@ class Response:
         return self.system.solve(like(b, self.outputs))
 
     def to_all(self) -> tuple[Array, Array]:
-        """Return T E_F L and S_F L, (n, k, m k), a block of columns at a time."""
-        basis, n = self.basis(), self.problem.gram.n
+        """Return T E_F and S_F, (n, k, m k), a block of columns at a time."""
+        unit = np.eye(self.side).reshape(len(self.forget), self.columns, self.side)
+        basis, n = like(unit, self.outputs), self.problem.gram.n
         size = max(1, int(BLOCK_BYTES / (8 * n * self.columns)))
         parts = [self.to(basis[:, :, start : start + size]) for start in range(0, self.side, size)]
         join = namespace(basis).concatenate
         return join([p.x for p in parts], axis=2), join([p.product for p in parts], axis=2)
 
-    def weighted(self, v: Array) -> Array:
-        """Return L^T S_FF L v, symmetric positive semidefinite, for v (m, k, s)."""
-        return self.root.apply_transposed(self.to(self.root.apply(v)).product[self.forget])
+    def weighted(self, v: Array, root: HessianRoot | None = None) -> Array:
+        """Return L^T S_FF L v, symmetric positive semidefinite, for v (m, k, s) and a root L."""
+        left = self.root if root is None else root
+        return left.apply_transposed(self.to(left.apply(v)).product[self.forget])
 
-    def basis(self) -> Array:
-        """Return L for every unit vector, (m, k, m k)."""
-        unit = np.eye(self.side).reshape(len(self.forget), self.columns, self.side)
-        return self.root.apply(like(unit, self.outputs))
+    def between(self, left: HessianRoot, square: Array) -> Array:
+        """Return L^T A L, (m k, m k), for a symmetric A, (m, k, m k), of pulls and a root L."""
+        shape = (len(self.forget), self.columns, self.side)
+        half = left.apply_transposed(square).reshape(self.side, self.side)
+        whole = to_numpy(left.apply_transposed(half.T.reshape(shape)).reshape(half.shape))
+        return (whole + whole.T) / 2
 
     def largest(self) -> float:
         """Return the largest eigenvalue of L^T S_FF L, to 1e-8 where it is not computed densely."""
         if self.side <= DENSE_SIDE:
-            half = self.root.apply_transposed(self.to_all()[1][self.forget])
-            return max(0.0, float(np.linalg.eigvalsh(symmetric(half, self.side))[-1]))
+            matrix = self.between(self.root, self.to_all()[1][self.forget])
+            return max(0.0, float(np.linalg.eigvalsh(matrix)[-1]))
         operator = scipy.sparse.linalg.LinearOperator(
             (self.side, self.side), matvec=self.flat(self.weighted), dtype=np.float64
         )
@@ -113,9 +117,3 @@ class Response:
             return to_numpy(product(stack)).reshape(-1)
 
         return apply
-
-
-def symmetric(half: Array, side: int) -> Array:
-    """Return a stack (m, k, m k) that is symmetric but for rounding as a square matrix."""
-    square = to_numpy(namespace(half).reshape(half, (side, side)))
-    return (square + square.T) / 2

@@ -3,27 +3,29 @@
 Everything is a change of coefficients c (n, d) relative to the retrained model's, and the outputs
 K c. With mu the ridge after the removal, T = (mu I + W_R K)^-1 and r = mu alpha + v g on the
 retained points (mu alpha on the forget set), the model itself is off by c_0 = T r: the Newton step
-of the removal, backwards. A method that follows losses adds to it, or replaces it.
+of the removal, backwards, unless further steps have been taken to see the retrained model. A method
+that follows losses adds to it, or replaces it.
 """
 
 import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy  # loads its parts when they are first used
 
-from .._arrays import Array, as_stack, like, to_numpy
+from .._arrays import Array, as_stack, to_numpy
 from .._gram import Cross
 from .._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
+from .._objective import Objective
 from .._problem import Problem
-from .._response import Points, Response, symmetric
-from .._training import Model
-from ..unlearning import NoUnlearning, Plan, Unlearning
-from ._spectral import steps_taken
+from .._response import Points, Response
+from .._training import Model, Newton
+from ..unlearning import NoUnlearning, Plan, Unlearning, climbed
+from ._spectral import Descent
+from ._stationary import Rest, check_convex
 
 DENSE_BYTES = 128e6  # of the response to every pull on the forget set, to be formed
-SOLVED = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +89,16 @@ class Moved:
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """One removal: the model, the problem without the forget set, and the test points' kernel."""
+    """One removal: the model, the problem without the forget set, and the test points' kernel.
+
+    `refine` Newton steps after the first lead to the model that counts as retrained.
+    """
 
     model: Model
     problem: Problem
     forget: Points
     cross: Cross | None
+    refine: int = 0
 
     @functools.cached_property
     def retained(self) -> Points:
@@ -101,9 +107,10 @@ class Geometry:
 
     @functools.cached_property
     def response(self) -> Response:
-        """The response of the retained model, expanded at the model's outputs."""
+        """The response of the retained model: at the model's outputs, or the refined ones."""
+        outputs = self.retrained[1] if self.refined else self.model._outputs
         weights = self.model.problem.weights[self.forget]
-        return Response(self.problem, self.model._outputs, self.forget, weights)
+        return Response(self.problem, outputs, self.forget, weights)
 
     @property
     def dense(self) -> bool:
@@ -113,26 +120,46 @@ class Geometry:
 
     @functools.cached_property
     def pulls(self) -> tuple[Array, Array]:
-        """T E_F L and S_F L, (n, k, m k)."""
+        """T E_F and S_F, (n, k, m k)."""
         return self.response.to_all()
 
     @functools.cached_property
     def self_leverage(self) -> Array:
         """Return H = L^T S_FF L, (m k, m k)."""
-        half = self.response.root.apply_transposed(self.pulls[1][self.forget])
-        return symmetric(half, self.response.side)
+        return self.response.between(self.response.root, self._own)
+
+    @property
+    def _own(self) -> Array:
+        """S_FF, (m, k, m k)."""
+        return self.pulls[1][self.forget]
+
+    @property
+    def refined(self) -> bool:
+        """Whether steps after the first have been taken."""
+        return self.refine > 0 and not self.problem.loss.quadratic
+
+    @functools.cached_property
+    def step(self) -> Moved:
+        """The Newton step of the removal, backwards: the model relative to where it leads."""
+        at = self.model._outputs
+        system = self.problem.system(at) if self.refined else self.response.system
+        solution = system.solve(self.problem.residual(self.model._alpha, at))
+        return Moved(solution.x, solution.product)
+
+    @functools.cached_property
+    def retrained(self) -> tuple[Array, Array]:
+        """Coefficients and outputs that count as retrained, (n, d)."""
+        alpha, outputs = self.model._alpha - self.step.alpha, self.model._outputs
+        if not self.refined:
+            return alpha, outputs - self.step.outputs
+        trained = Newton(max_steps=self.refine).train(self.problem, alpha, progress=False)
+        return trained.alpha, trained.outputs
 
     @functools.cached_property
     def start(self) -> Moved:
         """The model itself."""
-        residual = self.problem.residual(self.model._alpha, self.model._outputs)
-        solution = self.response.system.solve(residual)
-        return Moved(solution.x, solution.product)
-
-    @functools.cached_property
-    def retrained_outputs(self) -> Array:
-        """Outputs of the retrained model, to second order, (n, d)."""
-        return self.model._outputs - self.start.outputs
+        alpha, outputs = self.retrained
+        return Moved(self.model._alpha - alpha, self.model._outputs - outputs)
 
     @functools.cached_property
     def errors(self) -> Array:
@@ -148,8 +175,10 @@ class Geometry:
 
     def moved(self, method: Method) -> Moved:
         """Return where a method ends, relative to the retrained model."""
-        if isinstance(method, NewtonStep | Retrain):
-            return Moved(0 * self.start.alpha, 0 * self.start.outputs)
+        if isinstance(method, Retrain):
+            return self.start.plus(self.start, -1.0)
+        if isinstance(method, NewtonStep):
+            return self.start.plus(self.step, -1.0)
         if isinstance(method, FirstOrder | SecondOrder):
             first = self._full_step(self._edit())
             step = first if isinstance(method, FirstOrder) else first.plus(self._second(first))
@@ -158,7 +187,7 @@ class Geometry:
             return self.start
         if isinstance(method, Unlearning):
             plan = method.plan(self.model, self.problem)
-            return self._stationary(method, plan) if plan.steps is None else self._stepped(plan)
+            return self._stationary(plan) if plan.steps is None else self._stepped(plan)
         raise TypeError(
             f"`method` is {method!r}; pass one of ki.unlearning, ki.FirstOrder(), "
             "ki.SecondOrder(), ki.NewtonStep() or ki.Retrain()"
@@ -185,38 +214,16 @@ class Geometry:
     def _second(self, first: Moved) -> Moved:
         ridge = self.model.problem.rho - self.problem.rho
         curved = self._full.hessian(as_stack(first.outputs))
-        kept = self.response.system.hessian(as_stack(first.outputs))
+        kept = self.problem.system(self.model._outputs).hessian(as_stack(first.outputs))
         return self._full_step(ridge * first.alpha + (curved - kept)[:, :, 0])
 
-    def _stationary(self, method: Unlearning, plan: Plan) -> Moved:
-        """Return S (I + w W_F S_FF)^-1 u for the pull u = -w v g of the labels that are used."""
-        w, root, forget = plan.weight, self.response.root, self.forget
-        if w < 0 and -w * self.largest >= 1:
-            raise ValueError(
-                f"`weight` is {-w:g}, but from gamma_max = {1 / self.largest:.3g} on "
-                f"{type(method).__name__} has no minimum; pass less, or a number of `steps`"
-            )
-        objective = plan.objective
-        weights = objective.weights[forget]
-        pull = -self._pull(self.retrained_outputs, weights, objective.problem)
-        first = self.response.to(as_stack(pull))
-        half = root.apply_transposed(first.product[forget])
-        back = w * root.apply(self._damped(half, w))
-        step = self.response.to(as_stack(pull) - back)
+    def _stationary(self, plan: Plan) -> Moved:
+        """Return S u for the pull u of the forget set where a plan comes to rest."""
+        check_convex(plan.weight, self.largest)
+        own = self._own if self.dense else None
+        rest = Rest(self.response, own, self.retrained[1][self.forget], plan)
+        step = self.response.to(as_stack(rest.pull()))
         return Moved(step.x[:, :, 0], step.product[:, :, 0])
-
-    def _damped(self, half: Array, w: float) -> Array:
-        """Return (I + w H)^-1 times a stack (m, d, 1)."""
-        response, flat = self.response, to_numpy(half).reshape(self.response.side, -1)
-        if self.dense:
-            system = np.eye(response.side) + w * self.self_leverage
-            return like(np.linalg.solve(system, flat).reshape(half.shape), half)
-        product = response.flat(response.weighted)
-        operator = scipy.sparse.linalg.LinearOperator(
-            2 * (response.side,), matvec=lambda v: v + w * product(v), dtype=np.float64
-        )
-        columns = [scipy.sparse.linalg.cg(operator, b, rtol=SOLVED)[0] for b in flat.T]
-        return like(np.stack(columns, axis=1).reshape(half.shape), half)
 
     @functools.cached_property
     def largest(self) -> float:
@@ -226,14 +233,34 @@ class Geometry:
         return max(0.0, float(np.linalg.eigvalsh(self.self_leverage)[-1]))
 
     def _stepped(self, plan: Plan) -> Moved:
-        """Subtract k steps of gradient descent on the plan's objective, expanded at the model."""
-        objective, steps = plan.objective, plan.steps or 0
-        alpha, outputs = self.model._alpha, self.model._outputs
-        residual = objective.residual(alpha, outputs)
-        if objective.ridge > 0:
-            change = steps_taken(objective, outputs, residual, plan.rate, steps)
-        else:  # only the forget set moves
-            rows = plan.forget
-            own = steps_taken(plan.part(), outputs[rows], residual[rows], plan.rate, steps)
+        """Subtract k steps of gradient descent on the plan's objective."""
+        steps, alpha, outputs = plan.steps or 0, self.model._alpha, self.model._outputs
+        if plan.objective.ridge > 0:
+            change = self._descent(plan.objective, plan.rate, steps, alpha, outputs)
+        elif self.problem.loss.quadratic:  # only the forget set moves
+            own = self._descent(
+                plan.part(), plan.rate, steps, alpha[self.forget], outputs[self.forget]
+            )
             change = plan.spread(own)
+        else:  # so few points are followed as they are
+            change = -climbed(self.model, plan)
         return self.start.plus(Moved(change, self.model.gram @ change), -1.0)
+
+    def _descent(
+        self, objective: Objective, rate: float, steps: int, alpha: Array, outputs: Array
+    ) -> Array:
+        """Return minus the change by k steps with a fixed Hessian, (n, d).
+
+        It is that at the model's outputs; or, when those of the retrained model are known, the mean
+        of the two.
+        """
+        hessians = [objective.hessian(outputs)]
+        if self.refined:
+            hessians.append(objective.hessian(self.retrained[1]))
+        uniform = objective.problem.loss.root(outputs, abs(objective.weights)).direction is None
+
+        def hessian(v: Array) -> Array:
+            return functools.reduce(operator.add, (part(v) for part in hessians)) / len(hessians)
+
+        descent = Descent(objective.problem.gram, objective.ridge, rate, steps, hessian, uniform)
+        return descent.taken(objective.residual(alpha, outputs))

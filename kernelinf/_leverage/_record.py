@@ -107,8 +107,7 @@ class Leverage:
         Squared loss: (K_RR + mu I)^-1 K_RF.
         """
         self._check_dense("cross_leverage")
-        rows = to_numpy(self._geometry.pulls[1])[self._geometry.retained]
-        return rows.reshape(-1, rows.shape[2])
+        return self._rooted(self._geometry.pulls[1][self._geometry.retained])
 
     @functools.cached_property
     @in_float64
@@ -118,8 +117,7 @@ class Leverage:
         if cross is None:
             return None
         self._check_dense("test_leverage")
-        rows = to_numpy(cross @ self._geometry.pulls[0])
-        return rows.reshape(-1, rows.shape[2])
+        return self._rooted(cross @ self._geometry.pulls[0])
 
     @functools.cached_property
     @in_float64
@@ -130,25 +128,26 @@ class Leverage:
     @functools.cached_property
     @in_float64
     def retrained_errors(self) -> Array:
-        """The same at the outputs predicted for the retrained model: e_r = (I + H) e, (m, d).
+        """The same at the outputs predicted for the retrained model, e_r, (m, d).
 
-        That is with the squared loss, weights of one and reg_scale "sum".
+        With the squared loss, weights of one and reg_scale "sum", e_r = (I + H) e.
         """
         at = self._geometry
-        return to_numpy(-at._pull(at.retrained_outputs, at.response.weights, at.model.problem))
+        return to_numpy(-at._pull(at.retrained[1], at.response.weights, at.model.problem))
 
     @in_float64
     def gap(self, method: Method) -> Gap:
         """Predict how far a method ends from retraining, without running it.
 
-        Exact for the squared loss; to second order in the change of the outputs otherwise, with
-        the losses expanded at the model's outputs.
+        Exact for the squared loss. For others the retained points answer as expanded at the
+        retrained model, and steps on all points have a fixed Hessian: errors are of second order
+        in the change of the outputs.
 
         Parameters
         ----------
         method
-            One of `kernelinf.unlearning`, `FirstOrder()`, `SecondOrder()`, or `NewtonStep()` and
-            `Retrain()`, whose gap is zero to this order.
+            One of `kernelinf.unlearning`, `FirstOrder()`, `SecondOrder()`, `NewtonStep()`
+            or `Retrain()`.
 
         Raises
         ------
@@ -237,7 +236,7 @@ class Leverage:
                 f"NoUnlearning(): retraining without these points would move the training outputs "
                 f"by {moved:.1g} of their size."
             )
-        left, rest = first.norm / nothing.norm, self._left_by_newton()
+        left, (rest, of) = first.norm / nothing.norm, self._left_by_newton()
         followed = min(self._followed(), key=lambda gap: gap.norm)
         others = (
             f"Of the methods that follow losses the nearest, {followed.method}, leaves "
@@ -245,37 +244,40 @@ class Leverage:
         )
         if left <= NEAR:
             return (
-                f"FirstOrder(): the forget set's largest leverage is {self.largest:.2g}, and first "
-                f"order leaves {left:.1%} of the gap. {others}"
+                f"FirstOrder(): it leaves {left:.1%} of the gap, at a largest leverage of "
+                f"{self.largest:.2g}. {others}"
             )
         if rest <= NEAR:
-            exact = (
-                "is exact"
-                if self._geometry.problem.loss.quadratic
-                else (f"leaves {rest:.1%} of the gradient")
-            )
+            exact = self._geometry.problem.loss.quadratic
             return (
-                f"NewtonStep(): it {exact}, where first order leaves {left:.0%} of the gap at a "
-                f"largest leverage of {self.largest:.2g}. {others}"
+                f"NewtonStep(): it {'is exact' if exact else f'leaves {rest:.1%} of the {of}'}, "
+                f"where first order leaves {left:.0%} of the gap at a largest leverage of "
+                f"{self.largest:.2g}. {others}"
             )
         return (
-            f"Retrain(): a Newton step leaves {rest:.0%} of the gradient, so the change is too "
-            f"large for one step, and for the gaps predicted here. {others}"
+            f"Retrain(): a Newton step leaves {rest:.0%} of the {of}, for the change is too large "
+            f"for one step. {others}"
         )
 
     def _followed(self) -> list[Gap]:
         direct = (NoUnlearning, FirstOrder, NewtonStep, Retrain)
         return [gap for gap in self._default if not isinstance(gap.method, direct)]
 
-    def _left_by_newton(self) -> float:
-        """Return the gradient norm after a Newton step over that before it."""
+    def _left_by_newton(self) -> tuple[float, str]:
+        """Return what a Newton step leaves of the gap; or, if that is not known, of the gradient."""
         at = self._geometry
+        if at.refined or at.problem.loss.quadratic:
+            return self.gap(NewtonStep()).norm / self.gap(NoUnlearning()).norm, "gap"
         problem, alpha, outputs = at.problem, at.model._alpha, at.model._outputs
-        before, after = (
-            problem.gradient_norm(problem.residual(a, f))
-            for a, f in ((alpha, outputs), (alpha - at.start.alpha, at.retrained_outputs))
-        )
-        return after / before if before else 0.0
+        places = (alpha, outputs), (alpha - at.step.alpha, outputs - at.step.outputs)
+        before, after = (problem.gradient_norm(problem.residual(a, f)) for a, f in places)
+        return after / before if before else 0.0, "gradient"
+
+    def _rooted(self, rows: Array) -> Array:
+        """Return the response (p, k, m k) of some points times L_F, as a matrix."""
+        flat, response = rows.reshape(-1, self._geometry.response.side).T, self._geometry.response
+        stack = flat.reshape(len(self.forget), response.columns, -1)
+        return to_numpy(response.root.apply_transposed(stack).reshape(flat.shape).T)
 
     def _check_dense(self, name: str) -> None:
         if not self.dense:

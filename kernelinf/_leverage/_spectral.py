@@ -8,48 +8,60 @@ them by -p(ridge + W K) r,
 W may have both signs. With K = B B^T, W K has the eigenvalues of the symmetric B^T W B.
 """
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from .._arrays import Array, as_stack, like, namespace, to_numpy
-from .._objective import Objective
+from .._gram import Gram
 
 SPECTRAL_SIDE = 1000  # rows up to which eigenvalues are computed; beyond, k products with K
 EPS = float(np.finfo(np.float64).eps)
 
 
-def steps_taken(
-    objective: Objective, outputs: Array, residual: Array, rate: float, steps: int
-) -> Array:
-    """Return p(ridge + W K) r, (n, d), with W at these outputs: minus the change by the steps."""
-    gram = objective.problem.gram
-    columns = 1 if _uniform(objective, outputs) else residual.shape[1]
-    side = gram.n * (gram.outputs or columns)
-    if side <= SPECTRAL_SIDE and gram.whole:
-        return _by_spectrum(objective, outputs, residual, rate, steps)
-    return _by_products(objective, outputs, residual, rate, steps)
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Steps of gradient descent at a rate, with a Hessian ridge I + W K that stays as it is.
+
+    Attributes
+    ----------
+    gram
+        K.
+    ridge, rate, steps
+        As above.
+    hessian
+        The product W v with stacks (n, d, s).
+    uniform
+        Whether W has one number for all outputs of a point.
+    """
+
+    gram: Gram
+    ridge: float
+    rate: float
+    steps: int
+    hessian: Callable[[Array], Array]
+    uniform: bool
+
+    def taken(self, residual: Array) -> Array:
+        """Return p(ridge + W K) r, (n, d): minus the change of the coefficients."""
+        columns = 1 if self.uniform else residual.shape[1]
+        side = self.gram.n * (self.gram.outputs or columns)
+        spectral = side <= SPECTRAL_SIDE and self.gram.whole
+        return _by_spectrum(self, residual) if spectral else _by_products(self, residual)
 
 
-def _uniform(objective: Objective, outputs: Array) -> bool:
-    """Tell whether one curvature serves all outputs of a point."""
-    return objective.problem.loss.root(outputs, abs(objective.weights)).direction is None
-
-
-def _by_spectrum(
-    objective: Objective, outputs: Array, residual: Array, rate: float, steps: int
-) -> Array:
-    gram = objective.problem.gram
-    uniform = _uniform(objective, outputs)
-    blocks = gram if uniform or gram.outputs else gram.with_blocks(residual.shape[1])
-    k, hessian, xp = blocks.outputs or 1, objective.hessian(outputs), namespace(residual)
+def _by_spectrum(descent: Descent, residual: Array) -> Array:
+    gram, ridge, rate, steps = descent.gram, descent.ridge, descent.rate, descent.steps
+    blocks = gram if descent.uniform or gram.outputs else gram.with_blocks(residual.shape[1])
+    k, xp = blocks.outputs or 1, namespace(residual)
     square = blocks.square()
     values, vectors = xp.linalg.eigh(square)
     half = vectors * values.clip(0.0) ** 0.5
-    curved = hessian(half.reshape(gram.n, k, -1)).reshape(square.shape)
+    curved = descent.hessian(half.reshape(gram.n, k, -1)).reshape(square.shape)
     bends, modes = xp.linalg.eigh(half.T @ curved)
-    base = _polynomial(np.array([objective.ridge]), rate, steps)[0]
-    gain = like(_slopes(to_numpy(bends), objective.ridge, base, rate, steps), residual)
+    base = _polynomial(np.array([ridge]), rate, steps)[0]
+    gain = like(_slopes(to_numpy(bends), ridge, base, rate, steps), residual)
     flat = residual.reshape(len(square), -1)
     moved = curved @ (modes @ (gain[:, None] * (modes.T @ (half.T @ flat))))
     return base * residual + moved.reshape(residual.shape)
@@ -69,14 +81,9 @@ def _slopes(z: Array, ridge: float, base: float, rate: float, steps: int) -> Arr
     return np.where(kept, difference / np.where(kept, z, 1.0), 0.0)
 
 
-def _by_products(
-    objective: Objective, outputs: Array, residual: Array, rate: float, steps: int
-) -> Array:
-    gram, hessian = objective.problem.gram, objective.hessian(outputs)
+def _by_products(descent: Descent, residual: Array) -> Array:
     taken = 0 * residual
-    for _ in range(steps):
-        curved = hessian(as_stack(gram @ taken))[:, :, 0]
-        taken = taken + rate * (residual - objective.ridge * taken - curved)
-    if not math.isfinite(float(abs(taken).max())):
-        raise FloatingPointError("the steps diverge; pass fewer `steps`, or a lower `step_size`")
+    for _ in range(descent.steps):
+        curved = descent.hessian(as_stack(descent.gram @ taken))[:, :, 0]
+        taken = taken + descent.rate * (residual - descent.ridge * taken - curved)
     return taken
