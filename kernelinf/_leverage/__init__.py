@@ -92,7 +92,7 @@ def _shares(geometry: Geometry) -> Array:
         own = np.diagonal(shrunk(geometry.self_leverage)).reshape(m, -1)
         return own.sum(axis=1) * (d // response.columns)
     problem = geometry.model.problem
-    root = problem.loss.root(geometry.model._outputs, problem.weights)
+    root = problem.loss.root(response.outputs, problem.weights)
     system = System(problem.gram, root, geometry.problem.rho, direct=True)
     blocks = system.response(geometry.forget)
     half = response.root.apply_transposed(blocks)

@@ -8,7 +8,7 @@ that follows losses adds to it, or replaces it.
 """
 
 import functools
-import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -251,16 +251,17 @@ class Geometry:
     ) -> Array:
         """Return minus the change by k steps with a fixed Hessian, (n, d).
 
-        It is that at the model's outputs; or, when those of the retrained model are known, the mean
-        of the two.
+        It is that at the model's outputs; refined, the mean of that and the one where it leads.
         """
-        hessians = [objective.hessian(outputs)]
-        if self.refined:
-            hessians.append(objective.hessian(self.retrained[1]))
+        gram, residual = objective.problem.gram, objective.residual(alpha, outputs)
         uniform = objective.problem.loss.root(outputs, abs(objective.weights)).direction is None
+        start = objective.hessian(outputs)
+        taken = Descent(gram, objective.ridge, rate, steps, start, uniform).taken(residual)
+        for _ in range(self.refine if self.refined else 0):
+            end = objective.hessian(outputs - gram @ taken)
 
-        def hessian(v: Array) -> Array:
-            return functools.reduce(operator.add, (part(v) for part in hessians)) / len(hessians)
+            def hessian(v: Array, end: Callable[[Array], Array] = end) -> Array:
+                return (start(v) + end(v)) / 2
 
-        descent = Descent(objective.problem.gram, objective.ridge, rate, steps, hessian, uniform)
-        return descent.taken(objective.residual(alpha, outputs))
+            taken = Descent(gram, objective.ridge, rate, steps, hessian, uniform).taken(residual)
+        return taken

@@ -178,7 +178,7 @@ class Leverage:
         methods: list[Method] = [
             NoUnlearning(),
             GradientAscent(STEPS),
-            GradientDifference(min(1.0, float(f"{self.gamma_max / 2:.1g}"))),
+            GradientDifference(min(1.0, float(f"{self.gamma_max / 2:.1g}")), STEPS),
             RandomLabels(0),
             FineTuning(STEPS),
             FirstOrder(),
@@ -264,7 +264,7 @@ class Leverage:
         return [gap for gap in self._default if not isinstance(gap.method, direct)]
 
     def _left_by_newton(self) -> tuple[float, str]:
-        """Return what a Newton step leaves of the gap; or, if that is not known, of the gradient."""
+        """Return what a Newton step leaves of the gap, or of the gradient without refinement."""
         at = self._geometry
         if at.refined or at.problem.loss.quadratic:
             return self.gap(NewtonStep()).norm / self.gap(NoUnlearning()).norm, "gap"

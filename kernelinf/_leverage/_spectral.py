@@ -5,7 +5,9 @@ them by -p(ridge + W K) r,
 
     p(y) = eta sum_{j<k} (1 - eta y)^j = (1 - (1 - eta y)^k) / y.
 
-W may have both signs. With K = B B^T, W K has the eigenvalues of the symmetric B^T W B.
+W may have both signs. With K = B B^T, W K has the eigenvalues of the symmetric B^T W B. Where W
+mixes the outputs that K = Sigma (x) I keeps apart, that would be a matrix of side n d; there, and
+in large problems, the polynomial is evaluated by k products with K.
 """
 
 from collections.abc import Callable
@@ -45,17 +47,20 @@ class Descent:
 
     def taken(self, residual: Array) -> Array:
         """Return p(ridge + W K) r, (n, d): minus the change of the coefficients."""
-        columns = 1 if self.uniform else residual.shape[1]
-        side = self.gram.n * (self.gram.outputs or columns)
-        spectral = side <= SPECTRAL_SIDE and self.gram.whole
-        return _by_spectrum(self, residual) if spectral else _by_products(self, residual)
+        return _by_spectrum(self, residual) if self._spectral else _by_products(self, residual)
+
+    @property
+    def _spectral(self) -> bool:
+        """Whether the eigenvalues are those of a matrix no larger than the Gram matrix."""
+        written = not self.uniform and self.gram.outputs is None
+        side = self.gram.n * (self.gram.outputs or 1)
+        return side <= SPECTRAL_SIDE and self.gram.whole and not written
 
 
 def _by_spectrum(descent: Descent, residual: Array) -> Array:
     gram, ridge, rate, steps = descent.gram, descent.ridge, descent.rate, descent.steps
-    blocks = gram if descent.uniform or gram.outputs else gram.with_blocks(residual.shape[1])
-    k, xp = blocks.outputs or 1, namespace(residual)
-    square = blocks.square()
+    k, xp = gram.outputs or 1, namespace(residual)
+    square = gram.square()
     values, vectors = xp.linalg.eigh(square)
     half = vectors * values.clip(0.0) ** 0.5
     curved = descent.hessian(half.reshape(gram.n, k, -1)).reshape(square.shape)
