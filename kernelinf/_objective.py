@@ -23,6 +23,7 @@ REDUCTION = 1e-7  # of a Newton step's system, in which rounding leaves half of 
 MOST_ITERATIONS = 2000
 MOST_STEPS = 60
 MOST_HALVINGS = 30
+STEPS_DIVERGE = "pass fewer `steps`, a lower `step_size`, or None for it"
 STALL_STEPS = 3  # in a row that do not halve the gradient norm
 
 

@@ -420,6 +420,9 @@ def test_other_bad_input():
     with pytest.raises(ValueError, match=f"from gamma_max = {gamma:.3g} on the difference"):
         lev.gap(ul.GradientDifference(1.001 * gamma))
     assert np.isfinite(lev.gap(ul.GradientDifference(0.999 * gamma)).norm)
+    for other in (lev, ki.leverage(small("cross_entropy"), FORGET, refine=0)):
+        with pytest.raises(FloatingPointError, match=r"diverged to NaN .* fewer `steps`"):
+            other.gap(ul.FineTuning(5000, 1000.0))
     with pytest.raises(ValueError, match="removed before"):
         ki.leverage(ki.remove(model, FORGET).model, [1])
     assert lev.test_leverage is None

@@ -8,7 +8,6 @@ that follows losses adds to it, or replaces it.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,11 @@ import numpy as np
 from .._arrays import Array, as_stack, to_numpy
 from .._gram import Cross
 from .._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
-from .._objective import Objective
+from .._objective import STEPS_DIVERGE, Objective, check_finite
 from .._problem import Problem
 from .._response import Points, Response
 from .._training import Model, Newton
-from ..unlearning import NoUnlearning, Plan, Unlearning, climbed
+from ..unlearning import NoUnlearning, Plan, Unlearning, descended
 from ._spectral import Descent
 from ._stationary import Rest, check_convex
 
@@ -158,6 +157,8 @@ class Geometry:
     @functools.cached_property
     def start(self) -> Moved:
         """The model itself."""
+        if not self.refined:
+            return self.step
         alpha, outputs = self.retrained
         return Moved(self.model._alpha - alpha, self.model._outputs - outputs)
 
@@ -171,6 +172,7 @@ class Geometry:
         moved = self.moved(method)
         outputs = to_numpy(moved.outputs)
         test = None if self.cross is None else to_numpy(self.cross @ moved.alpha)
+        check_finite(moved.outputs, STEPS_DIVERGE)
         return Gap(method, outputs[self.forget], outputs[self.retained], test)
 
     def moved(self, method: Method) -> Moved:
@@ -233,35 +235,25 @@ class Geometry:
         return max(0.0, float(np.linalg.eigvalsh(self.self_leverage)[-1]))
 
     def _stepped(self, plan: Plan) -> Moved:
-        """Subtract k steps of gradient descent on the plan's objective."""
-        steps, alpha, outputs = plan.steps or 0, self.model._alpha, self.model._outputs
-        if plan.objective.ridge > 0:
-            change = self._descent(plan.objective, plan.rate, steps, alpha, outputs)
-        elif self.problem.loss.quadratic:  # only the forget set moves
-            own = self._descent(
-                plan.part(), plan.rate, steps, alpha[self.forget], outputs[self.forget]
-            )
-            change = plan.spread(own)
-        else:  # so few points are followed as they are
-            change = -climbed(self.model, plan)
+        """Subtract what k steps of gradient descent on the plan's objective change.
+
+        Once the retrained model is known, steps on a loss that is not quadratic are followed as
+        they are: with a fixed Hessian they would take as many products with K, and end elsewhere.
+        """
+        alpha, outputs = self.model._alpha, self.model._outputs
+        if self.refined:
+            change = alpha - descended(self.model, plan)
+        elif plan.objective.ridge > 0:
+            change = _expanded(plan.objective, plan, alpha, outputs)
+        else:  # only the forget set moves
+            own = alpha[self.forget], outputs[self.forget]
+            change = plan.spread(_expanded(plan.part(), plan, *own))
         return self.start.plus(Moved(change, self.model.gram @ change), -1.0)
 
-    def _descent(
-        self, objective: Objective, rate: float, steps: int, alpha: Array, outputs: Array
-    ) -> Array:
-        """Return minus the change by k steps with a fixed Hessian, (n, d).
 
-        It is that at the model's outputs; refined, the mean of that and the one where it leads.
-        """
-        gram, residual = objective.problem.gram, objective.residual(alpha, outputs)
-        uniform = objective.problem.loss.root(outputs, abs(objective.weights)).direction is None
-        start = objective.hessian(outputs)
-        taken = Descent(gram, objective.ridge, rate, steps, start, uniform).taken(residual)
-        for _ in range(self.refine if self.refined else 0):
-            end = objective.hessian(outputs - gram @ taken)
-
-            def hessian(v: Array, end: Callable[[Array], Array] = end) -> Array:
-                return (start(v) + end(v)) / 2
-
-            taken = Descent(gram, objective.ridge, rate, steps, hessian, uniform).taken(residual)
-        return taken
+def _expanded(objective: Objective, plan: Plan, alpha: Array, outputs: Array) -> Array:
+    """Return minus the change by k steps with the Hessian that the objective starts with."""
+    uniform = objective.problem.loss.root(outputs, abs(objective.weights)).direction is None
+    gram, hessian = objective.problem.gram, objective.hessian(outputs)
+    descent = Descent(gram, objective.ridge, plan.rate, plan.steps or 0, hessian, uniform)
+    return descent.taken(objective.residual(alpha, outputs))

@@ -137,11 +137,11 @@ class Leverage:
 
     @in_float64
     def gap(self, method: Method) -> Gap:
-        """Predict how far a method ends from retraining, without running it.
+        """Predict how far a method ends from retraining.
 
-        Exact for the squared loss. For others the retained points answer as expanded at the
-        retrained model, and steps on all points have a fixed Hessian: errors are of second order
-        in the change of the outputs.
+        Exact for the squared loss. For others errors are of second order in the change of the
+        outputs: the retained points answer as expanded where the audit expands them. Methods that
+        take steps are followed where the audit is refined, which costs what their expansion does.
 
         Parameters
         ----------
@@ -155,6 +155,8 @@ class Leverage:
             `method` is none of these.
         ValueError
             The weight of a `GradientDifference` is gamma_max or more.
+        FloatingPointError
+            The method's steps diverge.
         """
         return self._geometry.gap(method)
 

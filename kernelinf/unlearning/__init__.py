@@ -19,4 +19,4 @@ from ._methods import RandomLabels as RandomLabels
 from ._methods import TeacherLabels as TeacherLabels
 from ._methods import Unlearning as Unlearning
 from ._plan import Plan as Plan
-from ._plan import climbed as climbed
+from ._plan import descended as descended

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from .._arrays import Array, like, namespace, to_numpy
 from .._gram import Dense, Gram
 from .._methods import Method
-from .._objective import Objective, check_finite
+from .._objective import STEPS_DIVERGE, Objective, check_finite
 from .._problem import Problem
 from .._training import Model, largest_curvature
 
@@ -128,7 +128,7 @@ def descended(model: Model, plan: Plan) -> Array:
         alpha = objective.descend(model._alpha, model._outputs, plan.rate, steps)
     else:
         alpha = model._alpha + climbed(model, plan)
-    check_finite(alpha, "pass fewer `steps`, a lower `step_size`, or None for it")
+    check_finite(alpha, STEPS_DIVERGE)
     return alpha
 
 
