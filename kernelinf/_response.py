@@ -103,10 +103,12 @@ class Response:
         if self.side <= DENSE_SIDE:
             matrix = self.between(self.root, self.to_all()[1][self.forget])
             return max(0.0, float(np.linalg.eigvalsh(matrix)[-1]))
+        product, start = self.flat(self.weighted), np.random.default_rng(0).normal(size=self.side)
+        if not product(start).any():  # ARPACK finds nothing in a matrix of zeros
+            return 0.0
         operator = scipy.sparse.linalg.LinearOperator(
-            (self.side, self.side), matvec=self.flat(self.weighted), dtype=np.float64
+            (self.side, self.side), matvec=product, dtype=np.float64
         )
-        start = np.random.default_rng(0).normal(size=self.side)
         return float(scipy.sparse.linalg.eigsh(operator, k=1, tol=1e-8, v0=start)[0][0])
 
     def flat(self, product: Callable[[Array], Array]) -> Callable[[Array], Array]:
