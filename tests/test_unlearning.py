@@ -369,6 +369,25 @@ def test_a_difference_without_a_minimum_is_refused():
     assert np.isfinite(steps.gradient_norm)
 
 
+def test_a_saddle_is_no_minimum():
+    """A point that is fitted exactly pulls on nothing, and the difference bends down there."""
+    y = np.arange(6.0)
+    model = ki.fit(ki.gram(np.eye(6)), y, loss="squared", reg=0.1, reg_scale="sum")
+    assert model.alpha[0] == 0
+    ki.remove(model, [0], method=ul.GradientDifference(0.09))
+    with pytest.raises(ValueError, match=r"gamma_max = 0\.1 on the difference of the risks"):
+        ki.remove(model, [0], method=ul.GradientDifference(0.11))
+
+
+def test_methods_are_audited_like_estimates():
+    model = small("cross_entropy")
+    methods = every_method("cross_entropy")
+    report = ki.audit(model, model.gram.matrix[:3], forget_sets=[FORGET, [2]], methods=methods)
+    nothing = report.output_errors[0]  # leaving the model alone predicts no change at all
+    assert np.allclose(nothing, 1.0, rtol=0, atol=1e-12)
+    assert report.output_errors.shape == (len(methods), 2)
+
+
 def test_steps_that_diverge_are_refused():
     model = small()
     with pytest.raises(FloatingPointError, match=r"`step_size` is 50\.0: fine-tuning diverges"):

@@ -153,7 +153,9 @@ class GradientDifference(Unlearning):
 
     sum_R loss_i - weight sum_F loss_i + mu/2 ||theta - theta'||^2, mu the ridge that the removal
     leaves (Liu, Liu & Stone 2022; Maini et al. 2024). It has a minimum while `weight` is below
-    gamma_max = 1 / lambda_max(H), H the forget set's self-leverage.
+    gamma_max = 1 / lambda_max(H), H the forget set's self-leverage. With other losses than the
+    squared one H grows as outputs move, so it may have none at less; the one that is found is that
+    near the retrained model.
 
     Attributes
     ----------
@@ -185,10 +187,15 @@ class GradientDifference(Unlearning):
         return Plan(objective, forget, self.steps, rate)
 
     def _minimum(self, model: Model, problem: Problem, plan: Plan) -> tuple[Array, bool]:
+        """Descend from the retrained model, the minimum for a weight of zero."""
+        start, outputs = model._alpha, model._outputs
+        if not problem.loss.quadratic:
+            retrained = Newton(TOLERANCE).train(problem, start, progress=False)
+            start, outputs = retrained.alpha, retrained.outputs
         try:
-            alpha, converged = plan.objective.minimise(model._alpha, SIGNED_TOLERANCE)
+            alpha, converged = plan.objective.minimise(start, SIGNED_TOLERANCE)
         except NotConvexError:
-            raise _beyond(self.weight, model, problem, plan.forget, model._outputs) from None
+            raise _beyond(self.weight, model, problem, plan.forget, outputs) from None
         # conjugate gradients may miss a direction in which the objective bends down
         outputs = problem.outputs(alpha)
         response = Response(problem, outputs, plan.forget, model.problem.weights[plan.forget])
