@@ -30,7 +30,7 @@ class LeverageScan:
     forget_sets
         Indices of the points of each, s arrays.
     largest, trace, gamma_max, entanglement
-        As in `Leverage`, (s,) each.
+        As in `Leverage` with ``refine=0``, (s,) each.
     no_unlearning, first_order
         Predicted gap to retraining of leaving the model as it is, and of `FirstOrder`: norms on the
         forget set and on the retained points, (s, 2).

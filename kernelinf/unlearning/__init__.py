@@ -9,14 +9,23 @@ Losses are weighed as in the edited risk: by the mean over the points followed, 
 ``reg_scale="sum"`` by their sum. `kernelinf.leverage` predicts how far each ends from retraining.
 """
 
-from ._methods import METHODS as METHODS
+from ._labels import RandomLabels as RandomLabels
+from ._labels import TeacherLabels as TeacherLabels
 from ._methods import FineTuning as FineTuning
 from ._methods import GradientAscent as GradientAscent
 from ._methods import GradientDifference as GradientDifference
 from ._methods import NoUnlearning as NoUnlearning
 from ._methods import ProjectedAscent as ProjectedAscent
-from ._methods import RandomLabels as RandomLabels
-from ._methods import TeacherLabels as TeacherLabels
 from ._methods import Unlearning as Unlearning
 from ._plan import Plan as Plan
 from ._plan import descended as descended
+
+METHODS: tuple[type[Unlearning], ...] = (
+    NoUnlearning,
+    GradientAscent,
+    ProjectedAscent,
+    GradientDifference,
+    RandomLabels,
+    TeacherLabels,
+    FineTuning,
+)

@@ -1,21 +1,18 @@
-"""The methods: what each follows."""
+"""Methods that follow the losses as they are, up or down."""
 
 import abc
-import hashlib
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from .._arrays import Array, namespace, to_numpy
 from .._checks import is_number, is_whole
-from .._losses import softmax
 from .._methods import Batch, Method, Solved
 from .._objective import NotConvexError, Objective
 from .._problem import Problem
 from .._response import Response
-from .._test_points import one_hot
 from .._training import Model, Newton, largest_curvature
 from ._plan import (
     Plan,
@@ -172,7 +169,7 @@ class GradientDifference(Unlearning):
     step_size: float | None = None
 
     def __post_init__(self) -> None:
-        _check_weight(self.weight)
+        check_weight(self.weight)
         _check_size(self.step_size)
         if self.steps is not None:
             _check_steps(self.steps)
@@ -202,101 +199,6 @@ class GradientDifference(Unlearning):
         if self.weight * response.largest() >= 1:
             raise _beyond(self.weight, model, problem, plan.forget, outputs)
         return alpha, converged
-
-
-@dataclass(frozen=True, repr=False)
-class RandomLabels(Unlearning):
-    """Train on the retained points, and on the forget set with wrong labels drawn at random.
-
-    Each forgotten point gets one of the classes that is not its own, all alike likely (Graves et
-    al. 2021); with real targets, or class probabilities, that of a retained point drawn at random.
-    The ridge is the one that the removal leaves.
-
-    Attributes
-    ----------
-    seed
-        Of the draw: a whole number.
-    weight
-        How much a point with a random label counts against a retained one; positive.
-    """
-
-    seed: int
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (is_whole(self.seed) and self.seed >= 0):
-            raise ValueError(f"`seed` is {self.seed!r}; pass a whole number, zero or more")
-        _check_weight(self.weight)
-
-    def plan(self, model: Model, problem: Problem) -> Plan:
-        """Fit the retained points and random labels."""
-        forget = forget_set(self, model, problem)
-        labels = self._drawn(model, problem, forget)
-        return Plan(counting(model, problem, forget, self.weight, labels=labels), forget)
-
-    def _drawn(self, model: Model, problem: Problem, forget: Points) -> Array:
-        rng, targets = np.random.default_rng(self.seed), to_numpy(problem.targets)
-        own, m, d = targets[forget], len(forget), targets.shape[1]
-        if problem.loss.name == "logistic":
-            return -own
-        if model.classes is None or not one_hot(own):
-            return targets[rng.choice(np.flatnonzero(to_numpy(problem.weights)), m)]
-        return np.eye(d)[(own.argmax(axis=1) + rng.integers(1, d, size=m)) % d]
-
-
-@dataclass(frozen=True, repr=False)
-class TeacherLabels(Unlearning):
-    """Train on the retained points, and on the forget set with labels that a teacher gives.
-
-    With the untrained network for a teacher this is "bad teaching" (Chundawat et al. 2023). The
-    ridge is the one that the removal leaves.
-
-    Attributes
-    ----------
-    targets
-        Labels of all n training points, of which those of the forget set are taken: (n,) or (n, d),
-        as for `fit`. Kept as tuples. None takes the outputs of the untrained network.
-    weight
-        How much a point with a teacher's label counts against a retained one; positive.
-    model
-        Instead of `targets`: a model of the same points, whose outputs are the labels (class
-        probabilities for the cross-entropy). Not kept.
-    """
-
-    targets: Any = None
-    weight: float = 1.0
-    model: InitVar[Model | None] = None
-
-    def __post_init__(self, model: Model | None) -> None:
-        _check_weight(self.weight)
-        if model is not None and self.targets is not None:
-            raise ValueError("`targets` and `model` were both given; pass one teacher")
-        if model is not None and not isinstance(model, Model):
-            raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
-        given = self.targets if model is None else _soft(model.problem, model.outputs)
-        values = None if given is None else np.asarray(given).tolist()
-        rows = values and tuple(tuple(v) if isinstance(v, list) else v for v in values)
-        object.__setattr__(self, "targets", rows)
-
-    def __repr__(self) -> str:
-        if self.targets is None:
-            return super().__repr__()
-        # the digest tells teachers apart wherever methods are compared by how they are written
-        digest = hashlib.blake2b(repr(self.targets).encode(), digest_size=4).hexdigest()
-        weight = "" if self.weight == 1 else f", weight={self.weight!r}"
-        return f"TeacherLabels({len(self.targets)} targets {digest}{weight})"
-
-    def plan(self, model: Model, problem: Problem) -> Plan:
-        """Fit the retained points and the teacher's labels."""
-        forget = forget_set(self, model, problem)
-        labels = self._given(model, problem)[forget]
-        return Plan(counting(model, problem, forget, self.weight, labels=labels), forget)
-
-    def _given(self, model: Model, problem: Problem) -> Array:
-        if self.targets is None:
-            return _soft(problem, to_numpy(problem.offset))
-        labels = np.array(self.targets)
-        return to_numpy(model.test_targets(labels, problem.gram.n, "targets"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -337,27 +239,6 @@ class FineTuning(Unlearning):
         return alpha, True
 
 
-METHODS: tuple[type[Unlearning], ...] = (
-    NoUnlearning,
-    GradientAscent,
-    ProjectedAscent,
-    GradientDifference,
-    RandomLabels,
-    TeacherLabels,
-    FineTuning,
-)
-
-
-def _soft(problem: Problem, outputs: Array) -> Array:
-    """Return outputs as labels of the loss."""
-    if problem.loss.name == "logistic":
-        raise ValueError(
-            "the logistic loss takes two labels and no outputs of a teacher; pass `targets`, or "
-            "train with the loss 'cross_entropy'"
-        )
-    return outputs if problem.loss.quadratic else softmax(outputs)
-
-
 def _beyond(
     weight: float, model: Model, problem: Problem, forget: Points, outputs: Array
 ) -> ValueError:
@@ -381,6 +262,6 @@ def _check_size(size: Any) -> None:
         raise ValueError(f"`step_size` is {size!r}; pass a positive number, or None")
 
 
-def _check_weight(weight: Any) -> None:
+def check_weight(weight: Any) -> None:
     if not (is_number(weight) and weight > 0):
         raise ValueError(f"`weight` is {weight!r}; pass a positive number")
