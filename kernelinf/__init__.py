@@ -12,6 +12,7 @@ from . import datasets as datasets
 from . import evaluation as evaluation
 from . import networks as networks
 from . import plots as plots
+from . import unlearning as unlearning
 from ._certification import BudgetSpentError as BudgetSpentError
 from ._certification import Certificate as Certificate
 from ._certification import GradientBounds as GradientBounds
@@ -39,6 +40,11 @@ from ._kernels import linear as linear
 from ._kernels import rbf as rbf
 from ._leave_one_out import LeaveOneOut as LeaveOneOut
 from ._leave_one_out import leave_one_out as leave_one_out
+from ._leverage import Gap as Gap
+from ._leverage import Leverage as Leverage
+from ._leverage import LeverageScan as LeverageScan
+from ._leverage import leverage as leverage
+from ._leverage import leverage_scan as leverage_scan
 from ._loading import load as load
 from ._methods import FirstOrder as FirstOrder
 from ._methods import NewtonStep as NewtonStep

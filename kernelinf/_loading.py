@@ -14,11 +14,12 @@ from ._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
 from ._problem import Problem
 from ._training import History, Model
 from ._update import Update
+from .unlearning import METHODS as UNLEARNING
 
 OF_POINTS = ("targets", "weights", "offset", "alpha", "outputs")
 OF_STEPS = ("risk", "gradient_norm", "products")
 ARRAYS = OF_POINTS + OF_STEPS
-METHODS: tuple[type[Method], ...] = (FirstOrder, SecondOrder, NewtonStep, Retrain)
+METHODS: tuple[type[Method], ...] = (FirstOrder, SecondOrder, NewtonStep, Retrain, *UNLEARNING)
 
 
 @in_float64

@@ -21,8 +21,8 @@ def remove(model: Model, forget: npt.ArrayLike, *, method: Method | None = None)
     forget
         The points to remove: their indices (m,), or a boolean mask (n,).
     method
-        `NewtonStep()` (the default: one dual Newton step), `FirstOrder()` (the derivative), or
-        `Retrain()` (the truth).
+        `NewtonStep()` (the default: one dual Newton step), `FirstOrder()` (the derivative),
+        `Retrain()` (the truth), or one of `kernelinf.unlearning`.
 
     Returns
     -------

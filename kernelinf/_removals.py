@@ -168,7 +168,7 @@ def remove_many(
         raise TypeError(f"`model` is a {type(model).__name__}; pass the result of ki.fit")
     method = checked_method(method)
     check_flags(progress=progress)
-    sets = _checked_sets(forget_sets, model)
+    sets = checked_sets(forget_sets, model)
     keys = _keys(model, method, sets)
     records = _records(model, keys, None if out is None else as_path(out, "out"))
     pending = np.flatnonzero(records["key"] == b"")
@@ -190,7 +190,7 @@ def remove_many(
     return Updates(model, method, sets, records["alpha"], norms, residuals, converged)
 
 
-def _checked_sets(forget_sets: Sequence[npt.ArrayLike], model: Model) -> tuple[Points, ...]:
+def checked_sets(forget_sets: Sequence[npt.ArrayLike], model: Model) -> tuple[Points, ...]:
     try:
         given = list(forget_sets)
     except TypeError:

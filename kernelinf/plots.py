@@ -11,11 +11,14 @@ import numpy.typing as npt
 from ._certification import GradientBounds
 from ._checks import is_number, is_one_of
 from ._comparison import Agreement, Comparison
+from ._leverage import Gap, Leverage
+from ._methods import Method
 from ._scores import InfluenceMatrix
 from ._text import EXACT, correlation, decimals, error, label
 from ._update import Effect
 from .datasets import Dataset
 from .evaluation import MembershipAttack
+from .unlearning import NoUnlearning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +37,7 @@ GAP = 0.6  # between groups of pictures, in picture widths
 ROW = 1.55  # from one row of pictures to the next, with room for two lines of text
 PAGE_WIDTH = 10.0  # inches
 PANELS_A_ROW = 2
+ROUNDING = 1e-9  # a gap below this is called exact
 
 
 def effect(
@@ -312,6 +316,59 @@ def comparison(
     return _accuracies(ax, comparison) if of == "accuracy" else _spectra(ax, comparison)
 
 
+def leverage(
+    audit: Leverage, *, methods: Sequence[Method] | None = None, ax: "Axes | None" = None
+) -> "Axes":
+    """Plot how far each unlearning method is predicted to end from retraining.
+
+    A row a method, the nearest at the top, and on it the gaps on the forget set, on the retained
+    points and, if the audit has any, at the test points: the root of the mean square of outputs
+    minus those of retraining, on a logarithmic axis. A method that is exact stands at its left
+    end. Dashed lines are the gaps of leaving the model as it is.
+
+    Parameters
+    ----------
+    audit
+        From `kernelinf.leverage`.
+    methods
+        As for `Leverage.gaps`.
+    ax
+        Where to draw; None makes a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
+    if not isinstance(audit, Leverage):
+        raise TypeError(f"`audit` is a {type(audit).__name__}; pass the result of ki.leverage")
+    gaps, nothing = audit.gaps(methods), audit.gap(NoUnlearning())
+    rows = np.arange(len(gaps))
+    values = {name: [_mean_size(gap, name) for gap in gaps] for name in _where(nothing)}
+    positive = [size for sizes in values.values() for size in sizes if size > ROUNDING]
+    left = 0.5 * min(positive, default=1.0)
+    ax = _checked_axes(ax, (7.0, 1.2 + 0.36 * len(gaps)))
+    for (name, sizes), (marker, colour) in zip(values.items(), MARKERS, strict=False):
+        exact = np.array(sizes) <= ROUNDING
+        style: dict[str, Any] = {"marker": marker, "ec": colour, "s": 34, "linewidths": 1.2}
+        drawn = np.where(exact, left, sizes)
+        ax.scatter(drawn, rows, fc="none", label=name, **style)
+        ax.axvline(max(_mean_size(nothing, name), left), color=colour, ls="--", lw=0.8, zorder=0)
+    for row in rows:
+        if all(sizes[row] <= ROUNDING for sizes in values.values()):
+            ax.annotate(EXACT, (left, row), (10, 0), textcoords="offset points", va="center")
+    ax.set(xscale="log", yticks=rows, yticklabels=[repr(gap.method) for gap in gaps])
+    ax.set(ylim=(len(gaps) - 0.5, -0.5), xlabel="gap to retraining, root mean square of outputs")
+    ax.grid(axis="y", color=GREY, alpha=0.25, linewidth=0.6)
+    above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3}
+    ax.legend(fontsize="small", frameon=False, handletextpad=0.1, columnspacing=1.2, **above)
+    return ax
+
+
 def page(
     effects: Sequence[tuple[str, Mapping[str, Effect], Effect]],
     scores: InfluenceMatrix,
@@ -359,6 +416,18 @@ def page(
         effect(predicted, retrained, unit=unit, ax=ax).set_title(title)
     influential(scores, data, k=k, unit=unit, ax=below.add_subplot())
     return figure
+
+
+def _where(gap: Gap) -> list[str]:
+    return ["forget set", "retained points"] + ["test points"] * (gap.test is not None)
+
+
+def _mean_size(gap: Gap, where: str) -> float:
+    """Return the root of the mean square of a gap's outputs."""
+    parts = {"forget set": gap.forget, "retained points": gap.retained, "test points": gap.test}
+    values = parts[where]
+    assert values is not None
+    return float(np.sqrt(np.mean(values**2)))
 
 
 def _matplotlib(module: str) -> Any:

@@ -332,3 +332,42 @@ def decimal_derivatives(outputs, targets, loss):
         odds = np.array([[(v - max(row)).exp() for v in row] for row in f], dtype=object)
         p = odds / odds.sum(axis=1)[:, None]
         return p - y, p[:, :, None] * unit - p[:, :, None] * p[:, None, :]
+
+
+# --- unlearning methods, on the parameters -----------------------------------------------------
+
+
+def signed_gradient(primal, theta, weights, ridge):
+    """Gradient of sum_i w_i loss_i + ridge/2 ||theta||^2 with weights of either sign."""
+    g = GRADIENT[primal.loss](primal.outputs(theta), primal.targets)
+    return primal.theta(weights[:, None] * g) + ridge * theta
+
+
+def signed_hessian(primal, theta, weights, ridge):
+    w = HESSIAN[primal.loss](primal.outputs(theta), primal.targets)
+    J = primal.jacobian
+    curved = np.einsum("icq,i,ice,ier->qr", J, weights, w, J, optimize=True)
+    return curved + ridge * np.eye(J.shape[2])
+
+
+def follow(primal, theta, weights, ridge, *, rate, steps, projector=None):
+    """Steps of gradient descent on that objective, each projected if a projector is given."""
+    for _ in range(steps):
+        step = rate * signed_gradient(primal, theta, weights, ridge)
+        theta = theta - (step if projector is None else projector @ step)
+    return theta
+
+
+def off_span(jacobian):
+    """Projector off the gradients of all outputs of some points, (q, q)."""
+    rows = jacobian.reshape(-1, jacobian.shape[2])
+    _, values, vectors = np.linalg.svd(rows, full_matrices=False)
+    kept = vectors[values > 1e-7 * max(values.max(initial=0.0), 1e-300)]
+    return np.eye(rows.shape[1]) - kept.T @ kept
+
+
+def rest_of_squares(primal, weights, ridge):
+    """Where the gradient of the signed objective vanishes, for the squared loss."""
+    zero = np.zeros(primal.jacobian.shape[2])
+    hessian = signed_hessian(primal, zero, weights, ridge)
+    return -np.linalg.solve(hessian, signed_gradient(primal, zero, weights, ridge))

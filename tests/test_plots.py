@@ -138,7 +138,43 @@ def test_page_has_a_panel_for_every_forget_set():
     assert pyplot.get_fignums() == []
 
 
+def audited():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(15, 20)) / 4
+    kernel = features[:12] @ features[:12].T
+    model = ki.fit(ki.gram(kernel), rng.normal(size=(12, 2)), loss="squared", reg=0.1)
+    return ki.leverage(model, [0, 1], features[12:] @ features[:12].T)
+
+
+def test_leverage_has_a_row_a_method():
+    lev = audited()
+    ax = plots.leverage(lev, ax=new_axes())
+    gaps = lev.gaps()
+    names = [tick.get_text() for tick in ax.get_yticklabels()]
+    assert names == [repr(gap.method) for gap in gaps]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "forget set",
+        "retained points",
+        "test points",
+    ]
+    sizes = [marks.get_offsets()[1:, 0] for marks in ax.collections]
+    for drawn, part in zip(sizes, ("forget", "retained", "test"), strict=True):
+        values = [np.sqrt(np.mean(getattr(gap, part) ** 2)) for gap in gaps[1:]]
+        assert np.allclose(drawn, values, rtol=1e-12, atol=0)
+    assert [text.get_text() for text in ax.texts] == ["exact"]  # the Newton step, in the first row
+    assert ax.get_ylim() == (len(gaps) - 0.5, -0.5)
+
+
+def test_leverage_of_chosen_methods_and_no_test_points():
+    lev = audited()
+    method = ki.unlearning.FineTuning(3)
+    ax = plots.leverage(ki.leverage(lev._geometry.model, [0]), methods=[method])
+    assert len(ax.collections) == 2
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["FineTuning(steps=3)"]
+
+
 def test_without_matplotlib(monkeypatch):
+    audit = audited()
     for module in ("matplotlib.pyplot", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, module, None)
     predicted, truth = effects()
@@ -146,6 +182,7 @@ def test_without_matplotlib(monkeypatch):
     for draw in (
         lambda: plots.effect(predicted, truth),
         lambda: plots.influential(scores_of(data), data),
+        lambda: plots.leverage(audit),
         lambda: plots.page([("one", {"one": predicted}, truth)], scores_of(data), data),
     ):
         with pytest.raises(ImportError, match=r'pip install "kernelinf\[plot\]"'):
