@@ -179,7 +179,7 @@ class Geometry:
         """Return where a method ends, relative to the retrained model."""
         if isinstance(method, Retrain):
             return self.start.plus(self.start, -1.0)
-        if isinstance(method, NewtonStep):
+        if isinstance(method, NewtonStep) and method == NewtonStep(method.form):  # no other options
             return self.start.plus(self.step, -1.0)
         if isinstance(method, FirstOrder | SecondOrder):
             first = self._full_step(self._edit())
@@ -192,7 +192,7 @@ class Geometry:
             return self._stationary(plan) if plan.steps is None else self._stepped(plan)
         raise TypeError(
             f"`method` is {method!r}; pass one of ki.unlearning, ki.FirstOrder(), "
-            "ki.SecondOrder(), ki.NewtonStep() or ki.Retrain()"
+            "ki.SecondOrder(), ki.NewtonStep() without options, or ki.Retrain()"
         )
 
     def _pull(self, outputs: Array, weights: Array, problem: Problem) -> Array:
