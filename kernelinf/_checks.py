@@ -44,9 +44,13 @@ def as_path(value: Any, name: str) -> Path:
 
 
 def as_array(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return values as an array of NumPy, or refuse those that make none, such as ragged lists."""
+    """Return values as an array of NumPy, or refuse those that make none, such as ragged lists.
+
+    An array is returned as a new view: JAX keeps one that a function in float32 has closed over as
+    it is on its device, and would take that for the same object in float64.
+    """
     try:
-        return np.asarray(values)
+        return np.asarray(values).view()
     except (ValueError, TypeError) as error:
         raise ValueError(f"`{name}` cannot be made an array: {error}") from None
 
