@@ -370,5 +370,6 @@ def test_points_that_a_function_in_float32_has_seen_are_in_float64(evaluate):
     """JAX remembers arrays that a compiled function closes over as they are on its device."""
     x = np.random.default_rng(0).normal(size=(50, 3))
     expected = evaluate(ki.rbf(1.0), x.copy())
-    jax.jit(lambda p: jnp.sum(x @ p))(jnp.ones(3))
+    compiled = jax.jit(lambda p: jnp.sum(x @ p))
+    compiled(jnp.ones(3))
     np.testing.assert_array_equal(evaluate(ki.rbf(1.0), x), expected)
