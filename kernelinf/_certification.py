@@ -23,13 +23,14 @@ from ._gram import Cross
 from ._methods import NewtonStep
 from ._problem import Problem
 from ._removal import forget_indices
-from ._training import Model, Newton, largest_eigenvalue, model_of
+from ._training import ClosedForm, Model, Newton, largest_eigenvalue, model_of
 from ._update import Update, update
 
 Calibration = Literal["analytic", "classic"]
 
 EPSILON, DELTA = 1.0, 1e-5
 OUTPUT_NOISE = 0.1  # in initial outputs, by default
+LEAST = -1e9  # what stands for the logarithm of zero
 ROUNDINGS = 1e3  # rounding errors of a gradient that the noise covers where removal is exact
 
 
@@ -389,7 +390,8 @@ def _trained(problem: Problem, noise: _Noise, model: Model) -> Model:
     noisy = noise.on(problem)
     kept = (problem.weights > 0)[:, None]
     start = namespace(model._alpha).where(kept, model._alpha, 0.0)
-    trained = Newton().train(noisy, start, progress=False)
+    solver = ClosedForm() if problem.loss.quadratic else Newton()
+    trained = solver.train(noisy, start, progress=False)
     return model_of(noisy, trained, model.classes, noise.at(problem))
 
 
@@ -427,16 +429,21 @@ def _analytic_shift(epsilon: float, delta: float) -> float:
 
     def excess(log_r: float) -> float:
         r = np.exp(log_r)
-        near = scipy.special.log_ndtr(r / 2 - epsilon / r)
-        far = epsilon + scipy.special.log_ndtr(-r / 2 - epsilon / r)
-        return near + np.log(-np.expm1(min(far - near, -1e-300))) - np.log(delta)
+        a, b = r / 2 - epsilon / r, r / 2 + epsilon / r
+        near = scipy.special.log_ndtr(a)
+        # log of e^epsilon Phi(-b), where b^2 / 2 = a^2 / 2 + epsilon is cancelled beforehand
+        far = np.log(scipy.special.erfcx(b / 2**0.5) / 2) - a**2 / 2
+        if not np.isfinite(near) or not far < near:
+            return -np.inf
+        return near + np.log(-np.expm1(far - near)) - np.log(delta)
 
     low = high = 0.0
     while excess(low) > 0:
         low -= 1.0
     while excess(high) < 0:
         high += 1.0
-    return float(np.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-12)))
+    shift = scipy.optimize.brentq(lambda log_r: max(excess(log_r), LEAST), low, high, xtol=1e-12)
+    return float(np.exp(shift))
 
 
 def _check_same(certificate: Certificate, *given: Any) -> None:
@@ -476,8 +483,8 @@ def _check_model(model: Model) -> None:
         )
     if not model.gram.whole:
         raise ValueError(
-            "`model` has a Gram matrix that is not one array in memory, which the noise is drawn "
-            "from; pass a model of ki.gram(kernel, x)"
+            "`model` has a Gram matrix that is not one array in memory, in float64, which the "
+            "noise is drawn from; pass a model of ki.gram(kernel, x)"
         )
     if model.offset is None and bool((model.problem.offset != 0).any()):
         raise ValueError(

@@ -326,6 +326,7 @@ def model_after(model: Model, problem: Problem, alpha: Array, converged: bool) -
     history = History(*(np.array([v]) for v in (problem.risk(alpha, outputs), norm, 0)))
     if not finite(alpha - model._alpha, outputs, history.risk, history.gradient_norm):
         raise FloatingPointError(
-            "the edited model has NaN or infinite coefficients or outputs; raise `reg`"
+            "the edited model has NaN or infinite coefficients or outputs; raise `reg`, or lower "
+            "the `step_size` of a method that takes steps"
         )
     return Model(problem, alpha, outputs, norm, converged, history, model.classes, model.offset)

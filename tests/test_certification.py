@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kernelinf._certification import _allowed
 from kernelinf._losses import named
 from scipy.special import expit
 from scipy.stats import norm
@@ -145,7 +146,7 @@ def shift(epsilon, delta, calibration="analytic"):
     return certificate.limit
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 20.0, 500.0])
 @pytest.mark.parametrize("delta", [1e-10, 1e-5, 0.1])
 def test_the_analytic_calibration_is_the_trade_off_of_two_gaussians(epsilon, delta):
     """The best test of N(r, 1) against N(0, 1) at the ratio e^epsilon: Phi at both, exactly."""
@@ -153,6 +154,17 @@ def test_the_analytic_calibration_is_the_trade_off_of_two_gaussians(epsilon, del
     threshold = epsilon / r + r / 2  # where the ratio of the densities is e^epsilon
     gain = norm.sf(threshold - r) - np.exp(epsilon) * norm.sf(threshold)
     assert gain == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-300, 1e6, 1e300])
+@pytest.mark.parametrize("delta", [1e-300, 0.5, 1 - 1e-16])
+def test_extreme_guarantees_have_a_limit(epsilon, delta):
+    """For a huge epsilon it is sqrt(2 epsilon), whatever delta is."""
+    with np.errstate(all="ignore"):  # as in what is public
+        r = _allowed(epsilon, delta, "analytic")
+    assert 0 < r < np.inf
+    if epsilon == 1e300:
+        assert r == pytest.approx((2 * epsilon) ** 0.5)
 
 
 def test_the_classic_calibration_is_that_of_guo_and_below_the_analytic_one():
