@@ -19,6 +19,7 @@ from ._certification import GradientBounds as GradientBounds
 from ._certification import certify as certify
 from ._certification import gradient_bounds as gradient_bounds
 from ._comparison import Agreement as Agreement
+from ._comparison import ComparedKernel as ComparedKernel
 from ._comparison import Comparison as Comparison
 from ._comparison import compare as compare
 from ._empirical import EmpiricalNTK as EmpiricalNTK

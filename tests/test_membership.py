@@ -109,7 +109,7 @@ def test_what_was_found_is_said_and_drawn():
     ax = ki.plots.membership(attack)
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
     assert legend[0] == f"before: AUC {attack.before.auc:.2f}"
-    with pytest.raises(TypeError, match="`attack` is a Model; pass the result of"):
+    with pytest.raises(TypeError, match="`attack` is a Model; pass a MembershipAttack"):
         ki.plots.membership(model)
 
 

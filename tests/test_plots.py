@@ -248,3 +248,122 @@ def test_comparison_refuses(kernels):
     with pytest.raises(ValueError, match="`on` is 'train'"):
         plots.comparison(kernels, of="agreement", on="train")
     assert pyplot.get_fignums() == []
+
+
+# --- kernels, training, labels, influence maps ---------------------------------------------------
+
+
+def trained(n=12):
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    return ki.fit(ki.gram(ki.rbf(1.0), x), np.arange(n) % 3)
+
+
+def test_influence_map_sorts_both_kinds_of_points_by_class():
+    values = np.random.default_rng(0).normal(size=(4, 6))
+    scores = ki.InfluenceMatrix(values, ("test", "train"), "loss")
+    y_train, y_test = np.array(list("bababa")), np.array(list("baab"))
+    ax = plots.influence_map(scores, y_train, y_test, unit="nats", ax=new_axes())
+    rows, columns = np.argsort(y_test, kind="stable"), np.argsort(y_train, kind="stable")
+    np.testing.assert_array_equal(ax.images[0].get_array(), values[np.ix_(rows, columns)])
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b"]
+    assert ax.images[0].norm.vmin == -ax.images[0].norm.vmax
+    assert ax.images[0].colorbar.ax.get_ylabel() == "change of the loss on removal (nats)"
+    by_class = plots.influence_map(scores, y_train, y_test, by_class=True, ax=new_axes())
+    expected = values[np.ix_(y_test == "a", y_train == "b")].sum(axis=1).mean()
+    assert by_class.images[0].get_array()[0, 1] == pytest.approx(expected)
+
+
+def test_gram_matrix_sorts_by_class_and_thins():
+    model = trained()
+    ax = plots.gram_matrix(model.gram, np.arange(12) % 3, ax=new_axes())
+    order = np.argsort(np.arange(12) % 3, kind="stable")
+    np.testing.assert_array_equal(ax.images[0].get_array(), model.gram.matrix[np.ix_(order, order)])
+    large = ki.gram(ki.linear(), np.random.default_rng(0).normal(size=(1500, 2)))
+    ax = plots.gram_matrix(large, ax=new_axes())
+    assert ax.images[0].get_array().shape == (750, 750)
+    assert ax.get_title() == "750 of 1,500 points"
+
+
+def test_gram_matrix_of_full_blocks_is_the_mean_of_the_outputs():
+    blocks = np.einsum("ij,ce->icje", np.eye(3), np.diag([1.0, 3.0]))
+    ax = plots.gram_matrix(ki.gram(blocks), ax=new_axes())
+    np.testing.assert_allclose(ax.images[0].get_array(), 2 * np.eye(3))
+
+
+def test_spectrum_draws_eigenvalues_and_the_ridge():
+    gram = trained().gram
+    ax = plots.spectrum({"one": gram}, reg=0.1, ax=new_axes())
+    line, ridge = ax.lines
+    np.testing.assert_allclose(line.get_ydata(), np.linalg.eigvalsh(gram.matrix)[::-1])
+    assert ridge.get_ydata()[0] == pytest.approx(1.2)
+    dimension = ki.inspect(gram).effective_dimension(0.1)
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == [f"one: effective dimension {dimension:.3g}", "ridge 1.2"]
+
+
+@pytest.mark.parametrize("of", ["gradient_norm", "risk"])
+def test_history_draws_the_course_over_its_cost(of):
+    model = trained()
+    ax = plots.history({"Newton": model, "other": model}, of=of, ax=new_axes())
+    expected = getattr(model.history, of)
+    expected = expected - expected.min() if of == "risk" else expected
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), expected)
+    np.testing.assert_array_equal(ax.lines[1].get_xdata(), model.history.products + 1)
+    assert plots.history(model, ax=new_axes()).get_legend() is None
+
+
+def test_reg_path_marks_the_best():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 1))
+    y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=40)
+    path = ki.reg_path(ki.gram(ki.rbf(1.0), x), y, regs=[1e2, 1e-3, 1e-9])
+    ax = plots.reg_path(path, ax=new_axes())
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1e-9, 1e-3, 1e2])
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), path.loo_losses[[2, 1, 0]])
+    assert ax.lines[-1].get_xdata()[0] == path.best
+
+
+def test_detection_draws_the_curve_between_chance_and_the_best():
+    found = ki.evaluation.Detection(np.array([True, True, False, True, False]), 0.8)
+    ax = plots.detection({"one": found}, ax=new_axes())
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 100 * found.found)
+    np.testing.assert_allclose(ax.lines[1].get_xdata(), [0, 60, 100])
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["one: AUC 0.800", "at best", "at random"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.gram_matrix(3), "`gram` is a int; pass a Gram"),
+        (lambda: plots.gram_matrix(trained().gram, [1, 2]), "`y` has shape"),
+        (lambda: plots.spectrum([]), "`grams` is a list; pass a Gram"),
+        (lambda: plots.spectrum({}), "`grams` is empty"),
+        (lambda: plots.spectrum(trained().gram, reg=-1), "`reg` is -1; pass a positive number"),
+        (
+            lambda: plots.spectrum(ki.gram(ki.linear(), np.eye(5), store="none")),
+            "`grams` has no spectrum: it is too large, or not in memory",
+        ),
+        (lambda: plots.history("a"), "`trained` is a str; pass a Model"),
+        (lambda: plots.history({}), "`trained` is empty"),
+        (lambda: plots.history(trained(), of="x"), "`of` is 'x'; pass 'gradient_norm' or 'risk'"),
+        (lambda: plots.reg_path(1), "`path` is a int; pass a RegPath"),
+        (lambda: plots.detection(1), "`found` is a int; pass a Detection"),
+        (lambda: plots.detection({}), "`found` is empty"),
+        (
+            lambda: plots.influence_map(
+                ki.InfluenceMatrix(np.zeros((2, 3)), ("test", "train"), "loss"), [0, 1], [0, 1]
+            ),
+            r"`y_train` has shape \(2,\); pass one label a point, \(3,\)",
+        ),
+        (
+            lambda: plots.influence_map(
+                ki.InfluenceMatrix(np.zeros(3), ("train",), "loss"), [0, 1, 1], [0]
+            ),
+            "`scores` has axes",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
