@@ -3,7 +3,8 @@
 import kernelinf as ki
 import numpy as np
 import pytest
-from kernelinf.evaluation import AttackScores, membership_attack
+from kernelinf._losses import named
+from kernelinf.evaluation import AttackScores, _membership, membership_attack
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -66,6 +67,17 @@ def test_members_are_found_before_and_not_after(loss):
     kept = ki.remove(model, forget, method=ki.Retrain())
     same = membership_attack(kept, x[160:], y[160:], shadows=32)
     np.testing.assert_array_equal(same.after.members, same.retrained.members)
+
+
+def test_confident_points_keep_their_digits():
+    """Margins of hundreds, at which 1 - p is zero in float64."""
+    from_outputs = _membership._statistic(
+        named("cross_entropy"), np.array([[800.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), np.eye(3)[[0, 0]]
+    )
+    np.testing.assert_allclose(from_outputs, [800 - np.log1p(np.exp(-1)) - 1, -np.log(2)])
+    signs = np.array([[1.0], [-1.0]])
+    margins = _membership._statistic(named("logistic"), np.array([[500.0], [2.0]]), signs)
+    np.testing.assert_array_equal(margins, [500.0, -2.0])
 
 
 def test_more_shadows_find_no_fewer():
@@ -140,6 +152,10 @@ def test_what_is_no_removal_of_unseen_points_is_refused():
         membership_attack(model, held_out, y[40:])
     with pytest.raises(ValueError, match="`update` removes no points"):
         membership_attack(ki.perturb(model, relabel=([0], y[:1])), held_out, y[40:])
+    soft = np.full((40, 2), 0.5)
+    mixed = ki.fit(ki.gram(ki.linear(), x), soft, reg=0.1)
+    with pytest.raises(ValueError, match="class probabilities; it takes single labels"):
+        membership_attack(ki.remove(mixed, [0]), held_out, soft[:20])
     added = ki.perturb(model, reweight=([0], 0.0), add=(held_out[:1], y[40:41]))
     with pytest.raises(ValueError, match="`update` adds points, too"):
         membership_attack(added, held_out[1:], y[41:])

@@ -14,6 +14,7 @@ from .._methods import Retrain
 from .._perturbation import extended
 from .._removal import remove
 from .._removals import remove_many
+from .._test_points import one_hot
 from .._training import Model
 from .._update import Update
 from ._draws import Points, check_count, generator, outside
@@ -220,11 +221,13 @@ def _statistics(pool: Model, points: Points, alpha: Array) -> Array:
 
 def _statistic(loss: Loss, outputs: Array, targets: Array) -> Array:
     """Return log(p / (1 - p)) of the true labels, or minus the log of the squared loss, (m,)."""
-    values = to_numpy(loss.value(outputs, targets))
     if loss.quadratic:
-        return -np.log(np.maximum(values, np.finfo(float).tiny))
-    # p = exp(-value); 1 - p keeps its digits as expm1
-    return -values - np.log(np.maximum(-np.expm1(-values), np.finfo(float).tiny))
+        return -np.log(np.maximum(loss.value(outputs, targets), np.finfo(float).tiny))
+    if outputs.shape[1] == 1:
+        return (targets * outputs)[:, 0]
+    right = targets == targets.max(axis=1, keepdims=True)
+    others = scipy.special.logsumexp(np.where(right, -np.inf, outputs), axis=1)
+    return outputs[right] - others  # exact for large margins too, where 1 - p is lost
 
 
 def _check(update: Any, shadows: Any, progress: Any) -> None:
@@ -234,11 +237,18 @@ def _check(update: Any, shadows: Any, progress: Any) -> None:
     if shadows % 2:
         raise ValueError(f"`shadows` is {shadows}; pass an even number, they come in pairs")
     check_flags(progress=progress)
+    if not update.before.problem.loss.quadratic and not _single_labels(update.before):
+        raise ValueError("`update` is of a model of class probabilities; it takes single labels")
     if not len(update.forget):
         raise ValueError("`update` removes no points; pass the result of ki.remove")
     before, after = (to_numpy(m.problem.weights) for m in (update.before, update.model))
     if (after > before).any():
         raise ValueError("`update` adds points, too; pass the result of ki.remove")
+
+
+def _single_labels(model: Model) -> bool:
+    targets = to_numpy(model.problem.targets)
+    return targets.shape[1] == 1 or one_hot(targets)
 
 
 def _check_unseen(model: Model, x_held_out: npt.ArrayLike) -> None:
@@ -248,9 +258,14 @@ def _check_unseen(model: Model, x_held_out: npt.ArrayLike) -> None:
     x = np.asarray(x_held_out)
     if x.shape[1:] != model.gram.x.shape[1:]:
         return  # refused later, by name
-    seen = {row.astype(np.float64).tobytes() for row in model.gram.x}
-    repeated = [i for i, row in enumerate(x) if row.astype(np.float64).tobytes() in seen]
+    present = model.gram.x[to_numpy(model.problem.weights) > 0]
+    seen = {_bytes(row) for row in present}
+    repeated = [i for i, row in enumerate(x) if _bytes(row) in seen]
     if repeated:
         raise ValueError(
             f"`x_held_out` holds training points, at {repeated[:5]}; pass points that no model saw"
         )
+
+
+def _bytes(row: npt.NDArray[Any]) -> bytes:
+    return (row.astype(np.float64) + 0.0).tobytes()  # a zero has two signs
