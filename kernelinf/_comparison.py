@@ -28,7 +28,7 @@ from ._methods import NewtonStep
 from ._reg_path import checked_regs, reg_path
 from ._scores import check_top, library, ranked
 from ._targets import encode, encode_test
-from ._text import aligned, or_blank
+from ._text import HtmlTable, aligned, or_blank
 from ._training import Model, fit
 
 EffectOn = Literal["test", "own"]
@@ -127,7 +127,7 @@ class ComparedKernel:
 
 
 @dataclass(frozen=True, eq=False)
-class Agreement:
+class Agreement(HtmlTable):
     """How far kernels agree on which training points matter. Prints as two tables.
 
     Attributes
@@ -197,7 +197,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(HtmlTable):
     """Kernels side by side. Made by `kernelinf.compare`; prints as a table.
 
     In the table LOO means leave-one-out, "dimension" the effective dimension at the ridge that was

@@ -29,6 +29,7 @@ from ._newton import EPS
 from ._problem import Problem, RegScale
 from ._scores import library
 from ._single import columns_at_once, floored
+from ._text import HtmlTable
 from ._training import Model, Newton, Offset, fit, model_of, posed
 
 Criterion = Literal["loo", "gcv"]
@@ -38,7 +39,7 @@ EXPONENTS = np.arange(-12, 1) / 2  # of the default grid: 1e-6 to 1, two a decad
 
 
 @dataclass(frozen=True, eq=False)
-class RegPath:
+class RegPath(HtmlTable):
     """Cross-validation over a path of regularisations. Made by `kernelinf.reg_path`.
 
     Its string is a table of the path.

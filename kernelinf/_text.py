@@ -1,5 +1,6 @@
 """How numbers and labels are written in tables and figures."""
 
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,25 @@ from ._arrays import Array
 EXACT = "exact"
 ROUNDING = 1e-8  # a relative error below this is called exact
 MOST_SHOWN = 3  # targets of one point
+
+
+class HtmlTable:
+    """Shows a result with a `to_dataframe` as a table in notebooks; as text without pandas."""
+
+    def to_dataframe(self) -> Any:
+        """Return the table as a `pandas.DataFrame`."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        try:
+            frame = self.to_dataframe()
+        except ImportError:
+            return f"<pre>{html.escape(str(self))}</pre>"
+        named = frame.index.name is not None
+        table = frame.to_html(index=named, border=0, float_format="{:.4g}".format)
+        notes = [repr(self).split("\n", 1)[0], getattr(self, "recommendation", "")]
+        above, below = (f"<p>{html.escape(note)}</p>" if note else "" for note in notes)
+        return above + table + below
 
 
 def decimals(*values: Array, digits: int = 3) -> int:

@@ -1,6 +1,7 @@
 """Kernels side by side: each number against one computed otherwise, and what goes wrong named."""
 
 import itertools
+import sys
 import warnings
 from dataclasses import dataclass
 
@@ -385,3 +386,26 @@ def test_blocks_of_another_number_of_outputs_are_refused():
     arguments = data(classes=2)
     with pytest.raises(ValueError, match="`kernels`, 'blocks', has 3 outputs but `y` gives 2"):
         ki.compare({"blocks": Blocks(ki.linear())}, *arguments)
+
+
+def test_tables_show_as_html_in_notebooks(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    y = np.arange(12) % 3
+    gram = ki.gram(ki.rbf(1.0), x)
+    model = ki.fit(gram, y)
+    comparison = ki.compare({"<rbf>": ki.rbf(1.0)}, x, y, x, y, reg=1e-2)
+    lev = ki.leverage(model, [0, 1])
+    tables = {
+        "Comparison": comparison,
+        "Audit": ki.audit(model, x, y, forget_sets=[[0], [1]]),
+        "Leverage": lev,
+        "RegPath": ki.reg_path(gram, x[:, 0], regs=[1e-2]),
+    }
+    for name, table in tables.items():
+        html = table._repr_html_()
+        assert html.startswith(f"<p>{name}")
+        assert html.count("<tr") == len(table.to_dataframe()) + 1 + (name == "RegPath")
+    assert "&lt;rbf&gt;" in comparison._repr_html_()
+    assert lev.recommendation.split(":", maxsplit=1)[0] in lev._repr_html_()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert comparison._repr_html_().startswith("<pre>Comparison")

@@ -11,6 +11,7 @@ from .._arrays import Array, in_float64, to_numpy
 from .._methods import FirstOrder, Method, NewtonStep, Retrain
 from .._response import Points
 from .._scores import library
+from .._text import HtmlTable
 from ..unlearning import (
     FineTuning,
     GradientAscent,
@@ -28,7 +29,7 @@ UNCHANGED = 1e-3  # share of the outputs that the removal moves, below which it 
 
 
 @dataclass(frozen=True, eq=False)
-class Leverage:
+class Leverage(HtmlTable):
     """What a forget set has to do with the rest of a model. Made by `kernelinf.leverage`.
 
     F is the forget set, R the retained points, mu the ridge that the removal leaves, and L the root

@@ -18,7 +18,7 @@ from .._methods import FirstOrder, Method, NewtonStep, Retrain, SecondOrder
 from .._removal import forget_indices
 from .._scores import Of, library
 from .._test_points import one_hot
-from .._text import aligned, or_blank, percent
+from .._text import HtmlTable, aligned, or_blank, percent
 from .._training import Model
 from .._update import Effect
 from ._draws import Points, generator, present_points, random_subsets, share_size
@@ -79,7 +79,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(HtmlTable):
     """Estimates against retraining. Made by `kernelinf.audit`; prints as a table.
 
     Attributes
