@@ -323,6 +323,26 @@ def test_reg_path_marks_the_best():
     assert ax.lines[-1].get_xdata()[0] == path.best
 
 
+def test_removal_curve_draws_mean_losses():
+    model = trained()
+    x = model.gram.x
+    curve = ki.evaluation.removal_curve(model, np.arange(12), x, np.arange(12) % 3, sizes=[1, 2, 4])
+    ax = plots.removal_curve({"first": curve}, unit="nats", ax=new_axes())
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), curve.sizes)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), curve.losses.mean(axis=1))
+    assert ax.get_ylabel() == "mean test loss (nats)"
+    with pytest.raises(TypeError, match="`curves` is a int; pass a RemovalCurve"):
+        plots.removal_curve(1)
+
+
+def test_influence_maps_of_many_points_are_thinned():
+    scores = ki.InfluenceMatrix(np.zeros((3, 1500)), ("test", "train"), "margin")
+    ax = plots.influence_map(scores, np.arange(1500) % 2, [0, 1, 0], ax=new_axes())
+    assert ax.images[0].get_array().shape == (3, 750)
+    assert ax.get_title() == "3 of 3 test and 750 of 1,500 training points"
+    assert ax.images[0].colorbar.ax.get_ylabel() == "change of the margin on removal"
+
+
 def test_detection_draws_the_curve_between_chance_and_the_best():
     found = ki.evaluation.Detection(np.array([True, True, False, True, False]), 0.8)
     ax = plots.detection({"one": found}, ax=new_axes())

@@ -6,6 +6,7 @@ from ._influence import influence_map as influence_map
 from ._kernels import gram_matrix as gram_matrix
 from ._kernels import spectrum as spectrum
 from ._labels import detection as detection
+from ._labels import removal_curve as removal_curve
 from ._pictures import influential as influential
 from ._pictures import page as page
 from ._training import history as history

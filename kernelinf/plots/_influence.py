@@ -25,8 +25,9 @@ def influence_map(
 ) -> "Axes":
     """Plot an influence matrix, both kinds of points in the order of their classes.
 
-    Purple: removing the training point raises the test point's loss, it helps. Orange: it hurts.
-    From 1,000 points on an axis only some of them are shown, evenly spaced.
+    Purple where removing the training point raises the test point's loss (it helps) or margin (it
+    hurts), orange where it lowers it. Of more than 1,000 points on an axis only some are shown,
+    evenly spaced; the title says so.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def influence_map(
     y_train, y_test
         Class labels, (n,) and (t,).
     by_class
-        Show the sum over the training points of a class, averaged over the test points of a class.
+        Show the sum over the training points of a class, of the mean test point of a class.
     unit
         Of the colour bar, such as "nats".
     ax
@@ -72,6 +73,12 @@ def influence_map(
         shown, cmap="PuOr", norm=symmetric(shown), aspect="auto", interpolation="nearest"
     )
     what = f"change of the {scores.of} on removal" + (f" ({unit})" if unit else "")
+    if by_class:
+        what = f"{what},\nsummed over the class, mean test point"
+    full = values.shape == shown.shape
+    thinned = "{:,} of {:,} test and {:,} of {:,} training points"
+    parts = (shown.shape[0], values.shape[0], shown.shape[1], values.shape[1])
+    ax.set_title("" if full else thinned.format(*parts), fontsize="medium")
     ax.figure.colorbar(image, ax=ax, label=what)
     class_lines(ax, trains[columns], "x")
     class_lines(ax, tests[rows], "y")

@@ -21,8 +21,8 @@ MOST_ROWS = 1000  # pixels of a matrix that is drawn; larger ones are thinned
 def gram_matrix(gram: Gram, y: npt.ArrayLike | None = None, *, ax: "Axes | None" = None) -> "Axes":
     """Plot a Gram matrix, its points in the order of their classes if there are labels.
 
-    Of full blocks the mean over the outputs' own kernels is shown. From 1,000 points on only some
-    of them, evenly spaced; the title says so.
+    Of full blocks the mean over the outputs' own kernels is shown. Of more than 1,000 points only
+    some, evenly spaced; the title says so.
 
     Parameters
     ----------

@@ -28,7 +28,8 @@ def history(
         A model, or several by name.
     of
         "gradient_norm", in parameter space, or the regularised "risk", on logarithmic axes. The
-        risk is shown over the lowest that any of the models reached.
+        risk is shown over the lowest that any of the models reached, which is itself at zero and
+        not on the axis.
     ax
         Where to draw; None makes a new figure.
 
@@ -100,7 +101,11 @@ def reg_path(path: RegPath, *, ax: "Axes | None" = None) -> "Axes":
     ax.plot(regs, path.training_losses[order], "^--", color=VERMILION, label="in training")
     if path.gcv is not None:
         ax.plot(regs, path.gcv[order], ":", color="black", label="generalized cross-validation")
-    ax.axvline(path.best, color=GREY, linewidth=0.8, label=f"best by {path.by}: {path.best:.3g}")
+    best = f"best by {path.by}: {path.best:.3g}"
+    if path.loo_accuracies is not None:
+        right = path.loo_accuracies[path.regs == path.best][0]
+        best += f", {right:.1%} right when left out"
+    ax.axvline(path.best, color=GREY, linewidth=0.8, label=best)
     ax.set(xscale="log", xlabel="reg", ylabel="mean loss of the training points")
     ax.legend(fontsize="small")
     return ax
