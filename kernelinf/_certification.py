@@ -24,7 +24,7 @@ from ._methods import NewtonStep
 from ._problem import Problem
 from ._removal import forget_indices
 from ._training import ClosedForm, Model, Newton, largest_eigenvalue, model_of
-from ._update import Update, update
+from ._update import Update, removes_alone, update
 
 Calibration = Literal["analytic", "classic"]
 
@@ -93,9 +93,8 @@ def gradient_bounds(removal: Update) -> GradientBounds:
     method = removal.method
     if not (isinstance(method, NewtonStep) and method.plain):
         raise ValueError(f"`removal` is by {method!r}; the bounds are of ki.NewtonStep()")
-    before, after = removal.before.problem, removal.model.problem
-    removed = before.without(removal.forget)
-    if not (after.targets is before.targets and bool((after.weights == removed.weights).all())):
+    after = removal.model.problem
+    if not removes_alone(removal):
         raise ValueError(
             "`removal` changes labels, weights or points; pass the result of ki.remove"
         )
@@ -200,7 +199,8 @@ class Certificate:
         """Return the released outputs at test points (t, ...): (t, d).
 
         The noise is one function: the same point has the same output in every call, and
-        averaging many calls does not lift it.
+        averaging many calls does not lift it. A point so close to earlier ones that they determine
+        the noise there to 1e-5 of its size takes it from them, and may move by about as much later.
         """
         if isinstance(x_test, Cross):
             raise TypeError("`x_test` is a Cross; pass the points, the noise is drawn at them")
@@ -215,19 +215,20 @@ class Certificate:
         forget
             Points to leave out, (m,) indices or a mask (n,).
         key
-            A new one.
+            A new one, not the key of this certificate or of one that it came from.
 
         Raises
         ------
         ValueError
-            The key is that of the noise so far, or `forget` is no valid choice.
+            The key was used before, or `forget` is no valid choice.
         """
         _checked_key(key)
-        if key == self._field.key:
-            raise ValueError(f"`key` is {key}, that of the noise so far; pass a new one")
+        used = (*self._field.used, self._field.key)
+        if key in used:
+            raise ValueError(f"`key` is {key}, that of noise drawn before; pass a new one")
         indices = forget_indices(forget, to_numpy(self.model.problem.weights))
         problem = self.model.problem.without(indices)
-        field = replace(self._field, key=key, draws=_draws(problem, key))
+        field = replace(self._field, key=key, draws=_draws(problem, key), used=used)
         model = _trained(problem, field, self.model)
         again = replace(self, model=model, spent=_left(model), _field=field)
         return again._within("training")
@@ -270,6 +271,8 @@ class _Noise:
         f0 at the training points, (n, d), and as a function if there is one.
     draws
         b, drawn at all training points.
+    used
+        Keys of the certificates that this one came from: their releases hold the same points.
     """
 
     key: int
@@ -277,6 +280,7 @@ class _Noise:
     base: Array
     function: Callable[[Any], npt.ArrayLike] | None
     draws: tuple[GaussianField, Array]
+    used: tuple[int, ...] = ()
 
     def on(self, problem: Problem) -> Problem:
         """Return a problem with the noise, of the size that its ridge gives it."""
@@ -306,7 +310,7 @@ def certify(
     delta: float | None = None,
     key: int | None = None,
     noise: float | None = None,
-    calibration: Calibration = "analytic",
+    calibration: Calibration | None = None,
 ) -> Certificate:
     """Remove training points so that the predictor cannot be told from one retrained without them.
 
@@ -335,9 +339,9 @@ def certify(
         output by more than 0.1 (one standard deviation); for the squared loss, whose removals are
         exact, it covers rounding.
     calibration
-        "analytic": the exact condition of the Gaussian mechanism (Balle & Wang 2018), for any
-        epsilon. "classic": sigma = c residual / epsilon with delta = 1.5 exp(-c^2 / 2), for epsilon
-        up to one.
+        "analytic", the default: the exact condition of the Gaussian mechanism (Balle & Wang 2018),
+        for any epsilon. "classic": sigma = c residual / epsilon with delta = 1.5 exp(-c^2 / 2), for
+        epsilon up to one.
 
     Returns
     -------
@@ -352,7 +356,7 @@ def certify(
         Gram matrix is precomputed.
     """
     if isinstance(model, Certificate):
-        _check_same(model, epsilon, delta, key, noise)
+        _check_same(model, epsilon, delta, key, noise, calibration)
         if forget is None:
             raise ValueError("`forget` is None; pass the points to remove from the certificate")
         return model._removed(forget)
@@ -361,6 +365,7 @@ def certify(
             f"`model` is a {type(model).__name__}; pass the result of ki.fit, or of ki.certify"
         )
     epsilon, delta = EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
+    calibration = "analytic" if calibration is None else calibration
     allowed = _allowed(epsilon, delta, calibration)
     secret = _checked_key(key)
     _check_model(model)
@@ -400,7 +405,8 @@ def _default_noise(model: Model, allowed: float) -> float:
     if problem.loss.quadratic:
         covered = ROUNDINGS * problem.rounding_norm(model._alpha) / problem.scale
         return max(covered, float(np.finfo(np.float64).tiny)) / allowed
-    return OUTPUT_NOISE * problem.rho / float(to_numpy(problem.gram.diagonal).max()) ** 0.5
+    largest = float(to_numpy(problem.gram.diagonal).max()) ** 0.5
+    return OUTPUT_NOISE * problem.rho / (largest or 1.0)  # where all is zero, any noise will do
 
 
 def _allowed(epsilon: Any, delta: Any, calibration: Any) -> float:
@@ -448,8 +454,10 @@ def _analytic_shift(epsilon: float, delta: float) -> float:
 
 def _check_same(certificate: Certificate, *given: Any) -> None:
     """Refuse other settings than those of a certificate."""
-    own = (certificate.epsilon, certificate.delta, certificate._field.key, certificate.noise)
-    for name, value, fixed in zip(("epsilon", "delta", "key", "noise"), given, own, strict=True):
+    names = ("epsilon", "delta", "key", "noise", "calibration")
+    holders = (certificate, certificate, certificate._field, certificate, certificate)
+    for name, value, holder in zip(names, given, holders, strict=True):
+        fixed = getattr(holder, name)
         if value is not None and value != fixed:
             raise ValueError(
                 f"`{name}` is {value!r}, but a certificate keeps its own, {fixed!r}; leave it out"

@@ -24,6 +24,8 @@ class GaussianField:
     Values at points asked for later are drawn given those drawn before, so that all of them come
     from the same functions: the joint distribution is that of one draw at all points. The functions
     grow with every call, and with them the time of the next: (all points so far)^2 a new point.
+    A value that those before leave `DETERMINED` of its variance is taken from them, and moves by
+    about 1e-5 of its standard deviation when it is asked for again.
 
     Parameters
     ----------

@@ -198,11 +198,21 @@ class Update:
         return Effect(outputs[:, :, 0], None if losses is None else losses[:, 0])
 
 
+def removes_alone(update: Update) -> bool:
+    """Tell whether an edit removed points and left the others their labels and weights."""
+    before, after = update.before.problem, update.model.problem
+    kept = before.without(update.forget)
+    same = after.targets is before.targets or bool((after.targets == before.targets).all())
+    return same and len(update.forget) > 0 and bool((after.weights == kept.weights).all())
+
+
 def _squared_norms(
     gram: Gram, x_test: npt.ArrayLike, diagonal: npt.ArrayLike | None
 ) -> npt.NDArray[np.float64]:
     """Return the squared operator norm of each test point's features, or a bound on it, (t,)."""
     if gram.kernel is not None and gram.x is not None:
+        if isinstance(x_test, Cross):
+            raise TypeError("`x_test` is a Cross; pass the points, k(x, x) is taken at them")
         if diagonal is not None:
             raise ValueError("`diagonal` was given, but the kernel is known; leave it out")
         values = np.asarray(gram.kernel.diagonal(matching(x_test, gram.x, "x_test")))

@@ -55,6 +55,8 @@ def test_a_kernel_knows_its_own_diagonal():
     given_diagonal = ki.remove(ki.fit(ki.gram(x[:8] @ x[:8].T), np.arange(8) % 2), [0])
     bars = given_diagonal.output_bound(np.zeros((4, 8)), diagonal=np.sum(x[8:] ** 2, axis=1))
     np.testing.assert_allclose(removal.output_bound(x[8:]), bars, rtol=1e-6)
+    with pytest.raises(TypeError, match="`x_test` is a Cross; pass the points"):
+        removal.output_bound(model.gram.cross(x[8:]))
     with pytest.raises(ValueError, match="`diagonal` was given, but the kernel is known"):
         removal.output_bound(x[8:], diagonal=np.ones(4))
     with pytest.raises(ValueError, match="`diagonal` is missing; this Gram is precomputed"):
@@ -132,6 +134,14 @@ def test_bounds_are_of_newton_steps_alone():
         ki.gradient_bounds(ki.perturb(model, relabel=([1], [0])))
     with pytest.raises(TypeError, match=r"`removal` is a Model; pass the result of ki\.remove"):
         ki.gradient_bounds(model)
+
+
+def test_bounds_of_a_removal_that_was_saved(tmp_path):
+    model = ki.fit(ki.gram(np.eye(4)), [0, 1, 0, 1])
+    removal = ki.remove(model, [0])
+    removal.save(tmp_path / "removal.npz")
+    loaded = ki.load(tmp_path / "removal.npz", model.gram)
+    assert ki.gradient_bounds(loaded) == ki.gradient_bounds(removal)
 
 
 # --- calibration of the noise ------------------------------------------------------------------
@@ -334,6 +344,26 @@ def test_no_attack_on_an_output_beats_the_guarantee(epsilon):
     assert advantage(unlearned @ query, retrained @ query, epsilon)[0] > 10 * delta
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_an_output_that_shows_the_whole_shift_gains_delta(epsilon):
+    """With one parameter the residual nearly spends the limit in every draw: the bound is tight."""
+    draws, delta = 100_000, 0.05
+    features = np.array([[3.0], [0.3], [0.4], [0.1], [0.2], [0.5]])
+    setting = {"features": features, "labels": np.array([1, 1, 1, 1, -1, -1.0]), "reg": 0.2}
+    sigma = 1e-3
+    for _ in range(5):  # the residual hardly depends on the noise
+        _, left = released(**setting, sigma=sigma, limit=np.inf, seed=0, draws=2000)
+        sigma = left.max() * 1.001 / shift(epsilon, delta)
+    limit = sigma * shift(epsilon, delta)
+    unlearned, left = released(**setting, sigma=sigma, limit=limit, seed=1, draws=draws)
+    assert 0.98 * limit < left.min()
+    assert (left <= limit).mean() > 0.99
+    retrained, _ = released(**setting, sigma=sigma, limit=-1.0, seed=2, draws=draws)
+    for one, other in ((unlearned, retrained), (retrained, unlearned)):
+        gain, error = advantage(one[:, 0], other[:, 0], epsilon)
+        assert 0.6 * delta <= gain <= delta + 4 * error
+
+
 # --- the budget --------------------------------------------------------------------------------
 
 
@@ -386,6 +416,13 @@ def test_the_default_noise_moves_outputs_by_a_tenth():
     certificate = ki.certify(linear_model(0, n=40, reg=0.5), [0], key=0)
     assert certificate.output_noise == pytest.approx(0.1, rel=0.05)
     assert "1 removals, 39 points left" in repr(certificate)
+
+
+def test_points_without_features_need_no_noise():
+    for loss in ("cross_entropy", "squared"):
+        model = ki.fit(ki.gram(ki.linear(), np.zeros((4, 2))), [0, 1, 0, 1], loss=loss)
+        certificate = ki.certify(model, [0], key=0)
+        assert certificate.output_noise == certificate.spent == 0
 
 
 def test_a_released_point_keeps_its_output():
@@ -449,7 +486,12 @@ def test_a_certificate_keeps_its_settings():
         ki.certify(certificate, None)
     with pytest.raises(ValueError, match="`forget` holds points that were removed before"):
         ki.certify(certificate, [0])
-    with pytest.raises(ValueError, match="`key` is 0, that of the noise so far; pass a new one"):
+    with pytest.raises(ValueError, match="`calibration` is 'classic', but a certificate keeps its"):
+        ki.certify(certificate, [1], calibration="classic")
+    with pytest.raises(ValueError, match="`key` is 0, that of noise drawn before; pass a new one"):
         certificate.retrain([1], key=0)
+    with pytest.raises(ValueError, match="`key` is 0, that of noise drawn before; pass a new one"):
+        certificate.retrain([1], key=5).retrain([2], key=0)  # its releases would give away [1, 2]
+    assert ki.certify(certificate, [1], epsilon=1.0, key=0, calibration="analytic").removals == 2
     with pytest.raises(TypeError, match="`x_test` is a Cross; pass the points"):
         certificate.predict(certificate.model.gram.cross(np.ones((2, 3))))

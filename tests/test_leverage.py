@@ -383,6 +383,15 @@ def test_a_point_without_features_has_no_leverage():
     assert lev.gamma_max == np.inf
     ki.remove(model, [0], method=ul.GradientDifference(100.0))
     assert lev.gap(ul.GradientDifference(100.0)).forget_norm == 0
+    scan = ki.leverage_scan(ki.fit(ki.gram(kernel), np.arange(6) % 3, reg=0.1), [[0], [1]])
+    assert (scan.largest[0], scan.gamma_max[0]) == (0, np.inf)
+    assert scan.gamma_max[1] < np.inf
+
+
+def test_gaps_that_overflow_are_refused():
+    lev = ki.leverage(small("cross_entropy"), [0, 3])
+    with pytest.raises(FloatingPointError, match="pass fewer `steps`, a lower `step_size`"):
+        lev.gap(ul.GradientAscent(3, 1e200))
 
 
 @pytest.mark.parametrize(

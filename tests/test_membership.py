@@ -156,6 +156,10 @@ def test_what_is_no_removal_of_unseen_points_is_refused():
     mixed = ki.fit(ki.gram(ki.linear(), x), soft, reg=0.1)
     with pytest.raises(ValueError, match="class probabilities; it takes single labels"):
         membership_attack(ki.remove(mixed, [0]), held_out, soft[:20])
+    for more in ({"relabel": ([1], y[:1])}, {"reweight": ([0, 1], [0.0, 0.5])}):
+        edit = {"reweight": ([0], 0.0)} | more
+        with pytest.raises(ValueError, match="`update` changes labels or weights of other points"):
+            membership_attack(ki.perturb(model, **edit), held_out, y[40:])
     added = ki.perturb(model, reweight=([0], 0.0), add=(held_out[:1], y[40:41]))
     with pytest.raises(ValueError, match="`update` adds points, too"):
         membership_attack(added, held_out[1:], y[41:])

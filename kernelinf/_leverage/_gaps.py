@@ -172,8 +172,9 @@ class Geometry:
         moved = self.moved(method)
         outputs = to_numpy(moved.outputs)
         test = None if self.cross is None else to_numpy(self.cross @ moved.alpha)
-        check_finite(moved.outputs, STEPS_DIVERGE)
-        return Gap(method, outputs[self.forget], outputs[self.retained], test)
+        gap = Gap(method, outputs[self.forget], outputs[self.retained], test)
+        check_finite(np.array(gap.norm), STEPS_DIVERGE)  # outputs whose squares are lost, too
+        return gap
 
     def moved(self, method: Method) -> Moved:
         """Return where a method ends, relative to the retrained model."""

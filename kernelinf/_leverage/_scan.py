@@ -18,6 +18,7 @@ from .._stack import Stack
 from .._test_points import check_model
 from .._training import Model
 
+ROUNDED = 16 * float(np.finfo(np.float64).eps)  # of 1 - lambda_max(h), where h may be zero
 STACK_BYTES = 16e6  # of one stack (n, d, s); about a dozen are alive at once
 
 
@@ -190,4 +191,7 @@ def _diagnostics(full: System, group: Points, d: int) -> tuple[float, float, flo
     """
     left = np.linalg.eigvalsh(to_numpy(full.corner(group))).clip(0.0, 1.0)
     trace = float((1 - left).sum()) * (d * len(group) // len(left))
-    return 1 - left[0], trace, left[0] / (1 - left[0]) if left[0] < 1 else float("inf")
+    largest = float(1 - left[0])
+    if largest <= ROUNDED:
+        return 0.0, trace, float("inf")
+    return largest, trace, float(left[0]) / largest

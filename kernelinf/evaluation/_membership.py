@@ -16,7 +16,7 @@ from .._removal import remove
 from .._removals import remove_many
 from .._test_points import one_hot
 from .._training import Model
-from .._update import Update
+from .._update import Update, removes_alone
 from ._draws import Points, check_count, generator, outside
 
 LEAST_SHADOWS = 8  # four with a point and four without it
@@ -244,6 +244,10 @@ def _check(update: Any, shadows: Any, progress: Any) -> None:
     before, after = (to_numpy(m.problem.weights) for m in (update.before, update.model))
     if (after > before).any():
         raise ValueError("`update` adds points, too; pass the result of ki.remove")
+    if not removes_alone(update):
+        raise ValueError(
+            "`update` changes labels or weights of other points, too; pass the result of ki.remove"
+        )
 
 
 def _single_labels(model: Model) -> bool:
